@@ -13,9 +13,9 @@
 //! ```
 //!
 //! You will see that bert's download ends after ten seconds, together with anna's third, and before her fourth: he came
-//! last, but anna had received more. At most three downloads of a caller wait, and another one gets a 429 at once. If you
-//! interrupt a download (Ctrl-C), the next one begins. Press Ctrl-C in the server's terminal: the server rejects waiting
-//! and new downloads (503), and ends when the downloads in progress have ended.
+//! last, but anna had received more. At most three downloads of a caller wait, and another one gets a 429 at once. If
+//! you interrupt a download (Ctrl-C), the next one begins. Press Ctrl-C in the server's terminal: the server rejects
+//! waiting and new downloads (503), and ends when the downloads in progress have ended.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -85,7 +85,8 @@ async fn run() -> Result<(), String> {
         "2 downloads at a time, shared fairly by all callers, on http://{ADDRESS}/ (Ctrl-C ends it). Try:"
     );
     println!(
-        "for user in anna anna anna anna bert; do curl -s -o /dev/null -H \"x-user: $user\" -w \"$user: %{{http_code}} after %{{time_total}} s\\n\" http://{ADDRESS}/ & sleep 0.1; done; wait"
+        "for user in anna anna anna anna bert; do curl -s -o /dev/null -H \"x-user: $user\" \
+         -w \"$user: %{{http_code}} after %{{time_total}} s\\n\" http://{ADDRESS}/ & sleep 0.1; done; wait"
     );
     axum::serve(listener, app)
         .with_graceful_shutdown(async move {

@@ -57,7 +57,7 @@ fn client() -> impl Calls<legacy::Error> {
 }
 
 fn limited() -> impl Calls<Error<legacy::Error>> {
-    // Calls are released evenly, without a burst: at most 40 calls are queued, and each for at most 10 seconds.
+    // Calls are admitted evenly, without a burst: at most 40 calls are queued, and each for at most 10 seconds.
     let algorithm = LeakyBucket::new(QUOTA).queue(40).max_wait(Duration::from_secs(10));
     // Each host has its own quota.
     let by_host = key::from_fn(|request: &Outgoing| request.uri().authority().map(ToString::to_string));
@@ -156,7 +156,7 @@ mod tests {
     #[tokio::test]
     async fn calls_beyond_the_queue_are_not_sent() {
         let outcome = at_once(60, limited(), service().await.unwrap()).await.unwrap();
-        // One call is admitted at once, and 40 are queued. On a busy machine, some of these are released before the
+        // One call is admitted at once, and 40 are queued. On a busy machine, some of these are admitted before the
         // last call is made.
         assert_eq!(outcome.served + outcome.denied_here.len(), 60, "{outcome:?}");
         assert!(outcome.served >= 41, "{outcome:?}");

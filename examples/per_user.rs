@@ -130,7 +130,8 @@ async fn run() -> Result<(), String> {
         )
     })?;
     println!(
-        "anonymous {ANONYMOUS}, Anna {FREE}, Bert {PAID}, each route {ROUTE}, on http://{address}/ (Ctrl-C ends it). Try:"
+        "anonymous {ANONYMOUS}, Anna {FREE}, Bert {PAID}, each route {ROUTE}, on http://{address}/ (Ctrl-C ends it). \
+         Try:"
     );
     println!("  curl -i http://{address}/");
     println!("  curl -i -H 'Authorization: Bearer anna' http://{address}/");

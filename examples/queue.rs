@@ -65,7 +65,8 @@ async fn run() -> Result<(), String> {
     })?;
     println!("10 a second, 3 may wait, on http://{ADDRESS}/ (Ctrl-C ends it). Try:");
     println!(
-        "for i in 1 2 3 4 5; do curl -s -o /dev/null -w '%{{http_code}} after %{{time_total}} s\\n' http://{ADDRESS}/ & done; wait"
+        "for i in 1 2 3 4 5; do curl -s -o /dev/null -w '%{{http_code}} after %{{time_total}} s\\n' \
+         http://{ADDRESS}/ & done; wait"
     );
     axum::serve(listener, app())
         .with_graceful_shutdown(async {

@@ -30,8 +30,8 @@
 //! ```
 //!
 //! For a limiter of your own, implement [`TestedLimiter`] and [`MakeLimiter`], or [`MakePermits`]. If the type of the
-//! limiter is of another crate, wrap it in a type of your own. [`Contract::run_if`] leaves out promises that the docs of a
-//! limiter do not make.
+//! limiter is of another crate, wrap it in a type of your own. [`Contract::run_if`] leaves out promises that the docs
+//! of a limiter do not make.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

@@ -68,7 +68,8 @@ async fn run() -> Result<(), String> {
     let (app, app_address) = listen("the app", arguments.next().as_deref().unwrap_or(APP)).await?;
     if !app_address.ip().is_loopback() {
         return Err(format!(
-            "the app trusts a proxy at 127.0.0.1 or ::1, so give it an address that is called from there, not {app_address}"
+            "the app trusts a proxy at 127.0.0.1 or ::1, so give it an address that is called from there, not \
+             {app_address}"
         ));
     }
     let (proxy, proxy_address) = listen("the proxy", arguments.next().as_deref().unwrap_or(PROXY)).await?;

@@ -25,7 +25,8 @@ pub(crate) const TOKENS: Quota = Quota::per_minute(100_000);
 /// The number of answers that a user can receive at the same time.
 pub(crate) const STREAMS: u64 = 4;
 
-/// The tokens of an answer for which the client sets no maximum. This is only an estimate: such an answer may be longer.
+/// The tokens of an answer for which the client sets no maximum. This is only an estimate: such an answer may be
+/// longer.
 pub(crate) const USUAL_ANSWER: u64 = 500;
 
 /// The maximum length of a prompt, in bytes.
@@ -57,9 +58,10 @@ async fn sign_in(mut request: Request, next: Next) -> Response {
 
 /// Estimates the tokens that a request will use.
 // The limit decides before the body is read, so the estimate comes from the head. `Content-Length` tells the length of
-// the prompt, and HTTP does not let a client send more than that. A prompt of unknown length is estimated as the longest
-// one. `x-max-tokens` tells the maximum length of the answer, to which the model keeps. Without it, the usual length is
-// charged in advance. If the answer is longer, the user is in debt after it, and waits until the debt is paid off.
+// the prompt, and HTTP does not let a client send more than that. A prompt of unknown length is estimated as the
+// longest one. `x-max-tokens` tells the maximum length of the answer, to which the model keeps. Without it, the usual
+// length is charged in advance. If the answer is longer, the user is in debt after it, and waits until the debt is paid
+// off.
 pub(crate) fn estimate(request: &Request) -> u64 {
     let headers = request.headers();
     let length = number(headers, CONTENT_LENGTH.as_str()).unwrap_or(u64::MAX).min(MAX_PROMPT as u64);
@@ -77,8 +79,8 @@ fn number(headers: &HeaderMap, name: &str) -> Option<u64> {
 /// Creates a gateway to the model at this address, for the users of `tokens`.
 pub(crate) fn gateway(model: SocketAddr, tokens: RateLimiter<TokenBucket>) -> Router {
     let by_user = Extension::<User, _>::new(|user| user.0);
-    // A call is charged its estimate when it is admitted, and what its meter says when its answer has ended. A call that
-    // never came to the model, such as one whose prompt is too long, has not used its meter, and is free.
+    // A call is charged its estimate when it is admitted, and what its meter says when its answer has ended. A call
+    // that never came to the model, such as one whose prompt is too long, has not used its meter, and is free.
     let tokens = RateLimitLayer::with_limiter(by_user.clone(), tokens)
         .name("tokens")
         .cost(estimate)
@@ -124,7 +126,8 @@ async fn answer(State(model): State<Model>, meter: Meter, headers: HeaderMap, pr
         }
         frame
     });
-    // When the client hangs up, the server drops this body. The call is then settled, and the model's connection closed.
+    // When the client hangs up, the server drops this body. The call is then settled, and the model's connection
+    // closed.
     ([(CONTENT_TYPE, "text/event-stream")], Body::new(counted)).into_response()
 }
 

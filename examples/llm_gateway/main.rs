@@ -16,8 +16,8 @@
 //! ask -i -d 'a story of 30 words'
 //! ```
 //!
-//! Both responses have `"tokens";r=99495` in their field `RateLimit`: five tokens for the prompt and 500 for an answer of
-//! unknown length are charged in advance. At the end of the first answer, which has 30 tokens, 470 are given back.
+//! Both responses have `"tokens";r=99495` in their field `RateLimit`: five tokens for the prompt and 500 for an answer
+//! of unknown length are charged in advance. At the end of the first answer, which has 30 tokens, 470 are given back.
 //!
 //! A client that tells the maximum length of the answer is charged for it in advance. While the first of these calls is
 //! in progress, the second is denied, and `Retry-After` tells when there will be enough tokens. The first client hangs

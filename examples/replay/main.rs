@@ -4,8 +4,8 @@
 //! cargo run --release --example replay -- /var/log/apache2/access.log --limit "10/min burst 5"
 //! ```
 //!
-//! For each algorithm, you will see how many requests would have been admitted at once, queued or refused. You will
-//! also see the clients with the most refused requests.
+//! For each algorithm, you will see how many requests would have been admitted at once, queued or denied. You will
+//! also see the clients with the most denied requests.
 //!
 //! - The log is in Apache's common or combined format. Lines in other formats are counted and left out.
 //! - The clock follows the times of the log. These are whole seconds, and are not always in order, so requests are
@@ -32,7 +32,7 @@ use crate::log::Log;
 use crate::options::Options;
 use crate::run::{Outcome, replay};
 
-/// The number of clients that are shown for each algorithm. These are the clients with the most refused requests.
+/// The number of clients that are shown for each algorithm. These are the clients with the most denied requests.
 const WORST: usize = 5;
 
 fn main() -> ExitCode {
@@ -63,10 +63,10 @@ fn report(log: &Log, quota: Quota) -> String {
         ("leaky bucket", replay(LeakyBucket::new(quota), log)),
     ];
     let mut text = summary(log, quota);
-    let _ = writeln!(text, "\n{:<16}{:>10}{:>10}{:>10}", "", "passed", "waited", "refused");
+    let _ = writeln!(text, "\n{:<16}{:>10}{:>10}{:>10}", "", "passed", "waited", "denied");
     for (name, outcome) in &outcomes {
         let Outcome { passed, waited, .. } = outcome;
-        let _ = writeln!(text, "{name:<16}{passed:>10}{waited:>10}{:>10}", outcome.refused());
+        let _ = writeln!(text, "{name:<16}{passed:>10}{waited:>10}{:>10}", outcome.denied());
     }
     text + &worst(log, &outcomes.map(|(_, outcome)| outcome))
 }
@@ -83,7 +83,7 @@ fn summary(log: &Log, quota: Quota) -> String {
     text
 }
 
-/// Returns a table of clients. Each of them is among the [`WORST`] clients with the most refused requests of at least
+/// Returns a table of clients. Each of them is among the [`WORST`] clients with the most denied requests of at least
 /// one algorithm.
 fn worst(log: &Log, outcomes: &[Outcome; 4]) -> String {
     let mut shown: Vec<usize> = outcomes.iter().flat_map(|outcome| outcome.worst(WORST)).collect();
@@ -93,11 +93,11 @@ fn worst(log: &Log, outcomes: &[Outcome; 4]) -> String {
         return String::new();
     }
     shown.sort_by_key(|client| {
-        std::cmp::Reverse(outcomes.iter().map(|outcome| outcome.refused[*client]).sum::<u64>())
+        std::cmp::Reverse(outcomes.iter().map(|outcome| outcome.denied[*client]).sum::<u64>())
     });
     let mut text = format!(
         "\n{:<40}{:>10}{:>10}{:>10}{:>10}\n",
-        format!("refused most (the {WORST} worst of each)"),
+        format!("denied most (the {WORST} worst of each)"),
         "fixed",
         "sliding",
         "token",
@@ -106,7 +106,7 @@ fn worst(log: &Log, outcomes: &[Outcome; 4]) -> String {
     for client in shown {
         let _ = write!(text, "{:<40}", log.clients[client].to_string());
         for outcome in outcomes {
-            let _ = write!(text, "{:>10}", outcome.refused[client]);
+            let _ = write!(text, "{:>10}", outcome.denied[client]);
         }
         text.push('\n');
     }

@@ -19,20 +19,20 @@ pub(crate) struct Outcome {
     pub(crate) passed: u64,
     /// The number of requests that were admitted after they were queued.
     pub(crate) waited: u64,
-    /// The number of refused requests of each client.
-    pub(crate) refused: Vec<u64>,
+    /// The number of denied requests of each client.
+    pub(crate) denied: Vec<u64>,
 }
 
 impl Outcome {
-    pub(crate) fn refused(&self) -> u64 {
-        self.refused.iter().sum()
+    pub(crate) fn denied(&self) -> u64 {
+        self.denied.iter().sum()
     }
 
-    /// Returns at most `n` clients: those with the most refused requests, in descending order.
+    /// Returns at most `n` clients: those with the most denied requests, in descending order.
     pub(crate) fn worst(&self, n: usize) -> Vec<usize> {
         let mut clients: Vec<usize> =
-            (0..self.refused.len()).filter(|client| self.refused[*client] > 0).collect();
-        clients.sort_by_key(|client| std::cmp::Reverse(self.refused[*client]));
+            (0..self.denied.len()).filter(|client| self.denied[*client] > 0).collect();
+        clients.sort_by_key(|client| std::cmp::Reverse(self.denied[*client]));
         clients.truncate(n);
         clients
     }
@@ -44,7 +44,7 @@ pub(crate) fn replay<A: Algorithm>(algorithm: A, log: &Log) -> Outcome {
     // The key table has room for every client, so that no client is evicted.
     let limiter = RateLimiter::builder(algorithm).clock(clock.clone()).max_keys(log.clients.len()).build();
     let mut queues: HashMap<usize, VecDeque<Pin<Box<Acquire<A>>>>> = HashMap::new();
-    let mut outcome = Outcome { passed: 0, waited: 0, refused: vec![0; log.clients.len()] };
+    let mut outcome = Outcome { passed: 0, waited: 0, denied: vec![0; log.clients.len()] };
 
     let mut now = Duration::ZERO;
     for request in &log.requests {
@@ -54,16 +54,16 @@ pub(crate) fn replay<A: Algorithm>(algorithm: A, log: &Log) -> Outcome {
         while !queues.is_empty() && now + STEP < time {
             now += STEP;
             clock.set(now);
-            queues.retain(|_, queue| !release(queue));
+            queues.retain(|_, queue| !admit_due(queue));
         }
         now = time;
         clock.set(now);
-        queues.retain(|_, queue| !release(queue));
+        queues.retain(|_, queue| !admit_due(queue));
         let queue = queues.entry(request.client).or_default();
         let mut call = Box::pin(limiter.acquire(&log.clients[request.client]));
         match poll(&mut call) {
             Poll::Ready(decision) if decision.is_allowed() => outcome.passed += 1,
-            Poll::Ready(_) => outcome.refused[request.client] += 1,
+            Poll::Ready(_) => outcome.denied[request.client] += 1,
             Poll::Pending => {
                 outcome.waited += 1;
                 queue.push_back(call);
@@ -77,7 +77,7 @@ pub(crate) fn replay<A: Algorithm>(algorithm: A, log: &Log) -> Outcome {
 const STEP: Duration = Duration::from_millis(5);
 
 /// Admits the queued calls that are due. Returns whether the queue is empty.
-fn release<A: Algorithm>(queue: &mut VecDeque<Pin<Box<Acquire<A>>>>) -> bool {
+fn admit_due<A: Algorithm>(queue: &mut VecDeque<Pin<Box<Acquire<A>>>>) -> bool {
     while queue.front_mut().is_some_and(|first| poll(first).is_ready()) {
         queue.pop_front();
     }
@@ -101,8 +101,8 @@ mod tests {
         Log { requests, clients: vec![Client::Name("a".to_owned())], ..Log::default() }
     }
 
-    fn outcome(passed: u64, waited: u64, refused: u64) -> Outcome {
-        Outcome { passed, waited, refused: vec![refused] }
+    fn outcome(passed: u64, waited: u64, denied: u64) -> Outcome {
+        Outcome { passed, waited, denied: vec![denied] }
     }
 
     #[test]
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn queued_calls_are_released_before_later_calls_arrive() {
+    fn queued_calls_are_admitted_before_later_calls_arrive() {
         let bucket = LeakyBucket::new(Quota::per_second(1)).queue(1);
         assert_eq!(replay(bucket.clone(), &log(&[5, 5, 5])), outcome(1, 1, 1));
         assert_eq!(replay(bucket.clone(), &log(&[5, 5, 6, 7, 8])), outcome(1, 4, 0));

@@ -199,8 +199,8 @@ impl RedisErrorKind {
             }
             Self::ReadOnly => "Redis only reads: connect to the master, not to a replica",
             Self::NoReplicas => {
-                "Redis has too few replicas to write: check them and `min-replicas-to-write`, or connect to the present \
-                 master by `RedisStore::sentinel`"
+                "Redis has too few replicas to write: check them and `min-replicas-to-write`, or connect to the \
+                 present master by `RedisStore::sentinel`"
             }
             Self::OutOfMemory => "Redis cannot write: raise `maxmemory`, or check its disk",
             Self::Busy => "Redis executes a script that takes long: find it, or `SCRIPT KILL`",
@@ -210,11 +210,12 @@ impl RedisErrorKind {
                  `redis://user:password@host`, in which special characters are percent-encoded"
             }
             Self::Permission => {
-                "the Redis user lacks a permission, or a command was renamed: allow EVALSHA, EVAL, TIME, GET, PSETEX and DEL on the keys of the \
-                 prefix; with leases or `Concurrency` also EXISTS, HGET, HMGET, HGETALL, HSET, HDEL and PEXPIRE; with \
-                 `Concurrency` also PUBLISH and SUBSCRIBE on the channels `throttle:permits:*` (or another prefix); \
-                 in a cluster also CLUSTER SLOTS and ASKING; with sentinels also ROLE, and SENTINEL MASTER and \
-                 SENTINEL GET-MASTER-ADDR-BY-NAME there; with a database other than 0 also SELECT"
+                "the Redis user lacks a permission, or a command was renamed: allow EVALSHA, EVAL, TIME, GET, PSETEX \
+                 and DEL on the keys of the prefix; with leases or `Concurrency` also EXISTS, HGET, HMGET, HGETALL, \
+                 HSET, HDEL and PEXPIRE; with `Concurrency` also PUBLISH and SUBSCRIBE on the channels \
+                 `throttle:permits:*` (or another prefix); in a cluster also CLUSTER SLOTS and ASKING; with sentinels \
+                 also ROLE, and SENTINEL MASTER and SENTINEL GET-MASTER-ADDR-BY-NAME there; with a database other than \
+                 0 also SELECT"
             }
             Self::Moved => "the server is a node of a cluster: create the store with `RedisStore::cluster`",
             Self::Unserved => "no node of the cluster has the slot of the key: assign the slot to a master",

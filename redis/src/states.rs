@@ -26,8 +26,8 @@ use tower_throttle::store_support::charge_available;
 /// once.
 const MAX_OTHERS: usize = 3;
 /// The advice on a value that a later release has written.
-const NEWER: &str = "a newer release of tower-throttle-redis has written the value of the key, which stays as it is: update \
-                     this process as well, or set a `prefix`";
+const NEWER: &str = "a newer release of tower-throttle-redis has written the value of the key, which stays as it \
+                     is: update this process as well, or set a `prefix`";
 
 /// An algorithm, with the script that decides its checks, and the frame of the values that it writes.
 #[derive(Debug)]

@@ -32,11 +32,12 @@ pub(super) fn parse(url: &str) -> Result<ConnectionInfo, RedisError> {
 }
 
 const SCHEMES: &str = "the URL must begin with `redis://`, with `rediss://` for TLS, or with `redis+unix://`";
-const NOT_ENCODED: &str = "special characters of the user and the password must be percent-encoded in the URL: write `%2F` for `/`, `%3F` for \
-     `?`, `%23` for `#`, and `%40` for `@`";
+const NOT_ENCODED: &str = "special characters of the user and the password must be percent-encoded in the URL: \
+                           write `%2F` for `/`, `%3F` for `?`, `%23` for `#`, and `%40` for `@`";
 const NO_DATABASE: &str = "the path of the URL must be the number of a database, as in `redis://localhost/0`";
-const NOT_PARSED: &str = "the URL must have the form `redis://user:password@host:6379/0`, and special characters of the user and the \
-     password must be percent-encoded: `%2F` for `/`, `%3F` for `?`, `%23` for `#`, and `%40` for `@`";
+const NOT_PARSED: &str = "the URL must have the form `redis://user:password@host:6379/0`, and special characters of \
+                          the user and the password must be percent-encoded: `%2F` for `/`, `%3F` for `?`, `%23` for \
+                          `#`, and `%40` for `@`";
 
 /// Returns the address, and after it how this crate has learned of it.
 pub(super) fn name(address: &ConnectionAddr, origin: &str) -> String {

@@ -32,7 +32,8 @@ pub const MAX_DEBT: u64 = 1 << 53;
 /// calls of the methods are. A bound such as `A: Algorithm`, and [`block_for`](Algorithm::block_for), are not exempt.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is no algorithm that decides whether a call may pass",
-    note = "take one of `tower_throttle::algorithm`, or a tuple of them: a `Quota` becomes one by `TokenBucket::new(quota)`, and `block_for(..)` by `.after(n)`",
+    note = "take one of `tower_throttle::algorithm`, or a tuple of them: a `Quota` becomes one by \
+            `TokenBucket::new(quota)`, and `block_for(..)` by `.after(n)`",
     note = "a limiter that you have already made goes into a layer by `RateLimitLayer::with_limiter(key, limiter)`"
 )]
 pub trait Algorithm: Clone + Debug + Send + Sync + 'static {

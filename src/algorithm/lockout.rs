@@ -524,7 +524,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_refusal_begins_the_block_and_hammering_changes_nothing() {
+    fn the_last_denial_begins_the_lockout_and_hammering_changes_nothing() {
         let algorithm = algorithm();
         let mut state = algorithm.new_state(Nanos::ZERO, Nanos::ZERO);
         let mut check = |at: u64| algorithm.check(&mut state, Nanos(at), 1);
@@ -540,12 +540,12 @@ mod tests {
     }
 
     #[test]
-    fn refusals_that_are_spread_over_windows_do_not_add_up() {
+    fn denials_that_are_spread_over_windows_do_not_add_up() {
         let algorithm = algorithm();
         let mut state = algorithm.new_state(Nanos::ZERO, Nanos::ZERO);
         for at in (0..100).map(|n| n * SECOND) {
             let allowed = (0..4).filter(|_| algorithm.check(&mut state, Nanos(at), 1).is_allowed()).count();
-            assert_eq!(allowed, 2, "two pass and two are refused, each second");
+            assert_eq!(allowed, 2, "two pass and two are denied, each second");
         }
     }
 
@@ -579,7 +579,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cost_that_never_fits_has_no_retry_in_a_block_either_and_nothing_passes_for_nothing() {
+    fn a_cost_that_never_fits_has_no_retry_in_a_lockout_either_and_nothing_passes_for_nothing() {
         let algorithm = algorithm();
         let mut state = algorithm.new_state(Nanos::ZERO, Nanos::ZERO);
         for _ in 0..3 {
@@ -602,7 +602,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "a block of no time")]
-    fn a_block_of_no_time_is_a_mistake() {
+    fn a_lockout_of_no_time_is_a_mistake() {
         let _ = FixedWindow::new(Quota::per_second(1)).block_for(Duration::ZERO);
     }
 }

@@ -141,7 +141,8 @@ impl<First: SharedKey, Second: SharedKey> SharedKey for OrKey<First, Second> {
 /// An extractor that can report that a request has no key. Only this crate can implement this trait, since the trait's
 /// module is private.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` cannot say that it found nothing in a request of type `{Req}`, so no other can be asked instead",
+    message = "`{Self}` cannot say that it found nothing in a request of type `{Req}`, so no other can be \
+               asked instead",
     note = "`Extension`, `Header`, `Bearer`, `Cookie`, `Query` and `from_fn` can; put others last"
 )]
 pub trait OptionalExtractor<Req>: KeyExtractor<Req> {

@@ -16,7 +16,8 @@ use crate::stats::LimiterStats;
 /// The clones of a limiter share their state, as the clones of a database client do.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is no limiter",
-    note = "an algorithm becomes one by `RateLimiter::new(algorithm)`, a builder by `.build()`, and a reference by `.clone()`"
+    note = "an algorithm becomes one by `RateLimiter::new(algorithm)`, a builder by `.build()`, and a reference by \
+            `.clone()`"
 )]
 pub trait Limiter: Clone + Send + Sync + 'static {
     /// The algorithm that decides calls.

@@ -57,7 +57,8 @@ impl<B> ResponseBody<B> {
 /// implements the trait.
 #[diagnostic::on_unimplemented(
     message = "a service with the body type `{B}` cannot be limited with the body `{Self}`",
-    note = "with `axum_body`, the service's body must be an `http_body::Body<Data = Bytes>` that is `Send` and `'static`"
+    note = "with `axum_body`, the service's body must be an `http_body::Body<Data = Bytes>` that is `Send` \
+            and `'static`"
 )]
 pub trait OuterBody<B> {
     #[doc(hidden)]

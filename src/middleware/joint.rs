@@ -37,8 +37,10 @@ impl<P, Q> And<P, Q> {
 /// with state in memory or in Redis.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be decided together with other policies, for requests of type `{Req}`",
-    note = "the key extractor must know the requests, and all limiters must be `RateLimiter`s, or all of one `RedisStore`",
-    note = "the layer of any other limiter, such as a `FairLimiter`, is applied by itself: the rate outside, the `FairLimiter` inside"
+    note = "the key extractor must know the requests, and all limiters must be `RateLimiter`s, or all of one \
+            `RedisStore`",
+    note = "the layer of any other limiter, such as a `FairLimiter`, is applied by itself: the rate outside, the \
+            `FairLimiter` inside"
 )]
 pub trait JointPolicy<Req>: MeterPolicies<Req> {
     /// The kind of limiter that all policies have.

@@ -13,7 +13,8 @@ use crate::limiter::Attempt;
 /// and `tier`, `settle` and `priority` wrap the options that are already set.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot choose the cost, the tier or the priority of a request of type `{Req}`",
-    note = "the functions given to `cost`, `tier` and `priority` must take the service's requests: `|request: &{Req}| ..`",
+    note = "the functions given to `cost`, `tier` and `priority` must take the service's requests: \
+            `|request: &{Req}| ..`",
     note = "a `metered` layer limits HTTP requests only: for others, call `limiter.call(&key).cost(estimate).reserve()`"
 )]
 pub trait RequestOptions<Req, Key, A> {

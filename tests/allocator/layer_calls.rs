@@ -196,7 +196,8 @@ fn the_rejection_of_a_handler_takes_little_memory() {
     assert!((1..8_192).contains(&bytes), "{bytes} bytes");
 }
 
-/// The first request after a replacement makes the values of the fields again. Later requests cost what they cost before.
+/// The first request after a replacement makes the values of the fields again. Later requests cost what they cost
+/// before.
 #[test]
 fn a_replaced_algorithm_costs_no_allocation_per_call() {
     fn same<A: Algorithm>(first: A, second: A, status: u16) {

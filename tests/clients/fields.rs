@@ -40,8 +40,8 @@ async fn read(fields: &[HeaderFormat]) -> [[Value; 2]; 2] {
         let servers = [app(responder, 5).await, app(responder, 0).await];
         let urls = servers.each_ref().map(url);
         let arguments = urls.each_ref().map(String::as_str);
-        let [admitted, refused] = script(program, &arguments).await.try_into().unwrap();
-        read.push([admitted, refused]);
+        let [admitted, rejected] = script(program, &arguments).await.try_into().unwrap();
+        read.push([admitted, rejected]);
     }
     read.try_into().unwrap()
 }

@@ -85,8 +85,8 @@ async fn curl_is_admitted_at_its_first_retry() {
     }
     for written in curls.join_all().await {
         // `written` contains the bodies of both responses, and the status of the last one.
-        let refusals = written.matches("\"status\":429").count();
-        assert!(refusals == 1 && written.ends_with("}hello\n200"), "{written}");
+        let rejections = written.matches("\"status\":429").count();
+        assert!(rejections == 1 && written.ends_with("}hello\n200"), "{written}");
     }
 }
 

@@ -51,7 +51,7 @@ enum Outside {
 }
 
 /// A server whose limit is used up.
-async fn refusing<D>(responder: HttpResponder<DefaultRejection, D>, outside: Outside) -> Server
+async fn rejecting<D>(responder: HttpResponder<DefaultRejection, D>, outside: Outside) -> Server
 where
     D: UnreadBody<Body> + UnreadBody<DecompressionBody<Body>> + Clone + Send + Sync + 'static,
 {
@@ -116,7 +116,7 @@ async fn assert_no_response_is_lost<D>(
 ) where
     D: UnreadBody<Body> + UnreadBody<DecompressionBody<Body>> + Clone + Send + Sync + 'static,
 {
-    let server = refusing(responder, outside).await;
+    let server = rejecting(responder, outside).await;
     for client in CLIENTS {
         for (size, seen) in sizes.iter().zip(upload(client, server.address, outside, sizes).await) {
             assert_eq!(seen, json!({ "429": COUNT }), "{client}, {outside:?}, {size} bytes");
@@ -158,8 +158,8 @@ async fn figures_for_uploads() {
             Outside::Tls => vec![10, 20_000, 60 * KIB, LARGE[1]],
             _ => [&SMALL[..], &LARGE].concat(),
         };
-        let by_default = refusing(HttpResponder::new(), outside).await;
-        let drained = refusing(draining(), outside).await;
+        let by_default = rejecting(HttpResponder::new(), outside).await;
+        let drained = rejecting(draining(), outside).await;
         for (name, server) in [("default", by_default), ("drain", drained)] {
             for (client, size) in
                 CLIENTS.into_iter().flat_map(|client| sizes.iter().map(move |size| (client, *size)))

@@ -182,7 +182,7 @@ fn a_smooth_limiter_waits_as_guavas_does() {
         admit(&mut smooth, now, 1);
         now += millis * 1_000_000;
         smooth.observe(now - 1);
-        assert_eq!(smooth.verdict(1), Verdict::Refuse, "{millis} ms");
+        assert_eq!(smooth.verdict(1), Verdict::Deny, "{millis} ms");
         // An algorithm that rounds may be a nanosecond late.
         smooth.observe(now + 1);
         assert_eq!(smooth.verdict(1), Verdict::Admit, "{millis} ms");

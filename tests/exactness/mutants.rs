@@ -37,30 +37,26 @@ fn is_caught_for<A: Algorithm, O: Oracle>(
 
 #[test]
 fn a_mutant_whose_interval_is_rounded_down_is_caught() {
-    let how = ["admitted early", "the rule refuses it", "remaining should be", "reset_after should be"];
+    let how = ["admitted early", "the rule denies it", "remaining should be", "reset_after should be"];
     is_caught_for(&how, Mutant::rounded_down, bucket);
 }
 
 #[test]
 fn a_mutant_whose_interval_is_rounded_up_is_caught() {
-    let how = [
-        "refused what the rule admits",
-        "the rule admits it",
-        "remaining should be",
-        "reset_after should be",
-    ];
+    let how =
+        ["denied what the rule admits", "the rule admits it", "remaining should be", "reset_after should be"];
     is_caught_for(&how, Mutant::rounded_up, bucket);
 }
 
 #[test]
 fn a_mutant_whose_window_ends_late_is_caught() {
-    let how = ["refused what the rule admits", "the rule admits it", "reset_after should be"];
+    let how = ["denied what the rule admits", "the rule admits it", "reset_after should be"];
     is_caught_for(&how, Mutant::late_edge, unaligned);
 }
 
 #[test]
 fn a_mutant_whose_window_ends_early_is_caught() {
-    let how = ["admitted early", "the rule refuses it", "reset_after should be"];
+    let how = ["admitted early", "the rule denies it", "reset_after should be"];
     is_caught_for(&how, Mutant::early_edge, unaligned);
 }
 

@@ -1,5 +1,5 @@
-//! The arithmetic of queues against numbers that cannot overflow: the scheduled times, and the number of calls that pass
-//! at once.
+//! The arithmetic of queues against numbers that cannot overflow: the scheduled times, and the number of calls that
+//! pass at once.
 //!
 //! These tests also run without overflow checks, because the exact model detects a wrap.
 
@@ -46,7 +46,7 @@ impl Exact {
         }
     }
 
-    /// Returns the time at which the next call can be released, after `ahead` units have been released.
+    /// Returns the time at which the next call can be admitted, after `ahead` units have been admitted.
     fn after(&self, ahead: u128) -> BigInt {
         if ahead == 0 {
             return self.next.clone();
@@ -87,7 +87,7 @@ impl Exact {
     }
 }
 
-/// Tests random schedules, some of them extreme. A release may be late by `late` nanoseconds, which is 0 if the
+/// Tests random schedules, some of them extreme. An admission may be late by `late` nanoseconds, which is 0 if the
 /// algorithm is exact and otherwise 1.
 fn runs<A: Algorithm>(build: impl Fn(Quota) -> A, most: u64, late: u64) {
     const LIMITS: [u64; 6] = [1, 3, 7, SECOND, u64::MAX - 1, u64::MAX];
@@ -141,7 +141,8 @@ fn runs<A: Algorithm>(build: impl Fn(Quota) -> A, most: u64, late: u64) {
             let at_once = exact.passing();
             assert!(passing <= at_once && (late > 0 || passing == at_once), "{passing} pass: {what}");
             if is_due {
-                // A call that has waited may be charged at an earlier slot, except by a bucket, whose state was advanced.
+                // A call that has waited may be charged at an earlier slot, except by a bucket, whose state was
+                // advanced.
                 let owed = random.one_of(&[0, 0, 1, period / limit]).min(exact.last - since);
                 let owed = if most > 0 { owed } else { 0 };
                 let cost = random.one_of(&[1, 1, 2, limit, u64::MAX]);

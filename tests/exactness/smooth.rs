@@ -29,8 +29,8 @@ impl Bursty {
     }
 }
 
-/// A bursty limiter whose interval is a whole number of nanoseconds, so that nothing is rounded: the time until the next
-/// call, and the stored time. One of them is 0, or both are.
+/// A bursty limiter whose interval is a whole number of nanoseconds, so that nothing is rounded: the time until the
+/// next call, and the stored time. One of them is 0, or both are.
 #[derive(Clone, Debug)]
 struct Whole {
     interval: u64,
@@ -168,8 +168,8 @@ async fn a_wait_that_is_too_long_is_denied_at_once_with_a_true_retry_after() {
     let smooth = Smooth::bursty(Quota::per_second(5)).max_wait(Duration::from_millis(150));
     let limiter = RateLimiter::new(smooth);
     assert!(limiter.acquire("upstream").await.is_allowed());
-    let refused = limiter.acquire("upstream").await;
-    assert_eq!((refused.is_allowed(), refused.retry_after()), (false, Some(Duration::from_millis(50))));
+    let denied = limiter.acquire("upstream").await;
+    assert_eq!((denied.is_allowed(), denied.retry_after()), (false, Some(Duration::from_millis(50))));
     tokio::time::advance(Duration::from_millis(50)).await;
     assert_eq!(limiter.acquire("upstream").await.delay(), Duration::from_millis(150));
 }

@@ -91,7 +91,10 @@ impl Kind for Smooth {
 /// Runs a check with each pair of the seven kinds.
 macro_rules! with_each_pair {
     ($test:ident, $cases:expr) => {
-        with_each_pair!($test, $cases, TokenBucket FixedWindow SlidingWindow SlidingCounter SlidingLog LeakyBucket Smooth);
+        with_each_pair!(
+            $test, $cases,
+            TokenBucket FixedWindow SlidingWindow SlidingCounter SlidingLog LeakyBucket Smooth
+        );
     };
     ($test:ident, $cases:expr, $($first:ident)+) => {
         let mut random = Random::new(0x709e_7e12);

@@ -25,7 +25,7 @@ fn used_up() -> RateLimitLayer<Global, TokenBucket> {
     layer
 }
 
-macro_rules! refusing {
+macro_rules! rejecting {
     ($responder:expr) => {
         serve!(builder().layer(used_up().responder($responder)).add_service(Echo::default()))
     };
@@ -77,7 +77,7 @@ fn assert_is_http(heard: &Heard) {
 #[tokio::test]
 async fn grpc_callers_are_detected_by_their_content_type() {
     for responder in [HttpResponder::new(), HttpResponder::new().grpc(GrpcMode::ByContentType)] {
-        let server = refusing!(responder);
+        let server = rejecting!(responder);
         for kind in GRPC {
             let heard = send(server.address, call(SAY, Some(kind)), Says::Once).await;
             assert_is_grpc(&heard, "application/grpc");
@@ -93,7 +93,7 @@ async fn grpc_callers_are_detected_by_their_content_type() {
 
 #[tokio::test]
 async fn all_callers_can_get_grpc_responses() {
-    let server = refusing!(HttpResponder::new().grpc(GrpcMode::Always));
+    let server = rejecting!(HttpResponder::new().grpc(GrpcMode::Always));
     for kind in GRPC.map(Some).into_iter().chain(NEITHER) {
         let heard = send(server.address, call(SAY, kind), Says::Once).await;
         assert_is_grpc(&heard, "application/grpc");
@@ -105,13 +105,13 @@ async fn all_callers_can_get_grpc_responses() {
 
 #[tokio::test]
 async fn grpc_responses_can_be_off() {
-    let server = refusing!(HttpResponder::new().grpc(GrpcMode::Never));
+    let server = rejecting!(HttpResponder::new().grpc(GrpcMode::Never));
     for kind in GRPC.into_iter().chain(WEB).map(Some).chain(NEITHER) {
         assert_is_http(&send(server.address, call(SAY, kind), Says::Once).await);
     }
     // This is why gRPC requests need gRPC responses: clients treat a 429 as a server that is down, and many clients
     // then retry immediately.
-    let server = refusing!(HttpResponder::new().grpc(GrpcMode::Never).body(BodyFormat::Empty));
+    let server = rejecting!(HttpResponder::new().grpc(GrpcMode::Never).body(BodyFormat::Empty));
     let mut caller = Caller::connect(server.address).await;
     for method in METHODS {
         assert_eq!(caller.call(method, "abc").await.unwrap_err().code(), Code::Unavailable);
@@ -124,13 +124,13 @@ async fn a_custom_response_is_not_used_for_grpc_callers() {
     for (grpc, times) in [(GrpcMode::ByContentType, 0), (GrpcMode::Always, 0), (GrpcMode::Never, 1)] {
         asked.store(0, Ordering::SeqCst);
         let counting = asked.clone();
-        let responder = HttpResponder::new().grpc(grpc).rejection_response(move |refusal, _| {
+        let responder = HttpResponder::new().grpc(grpc).rejection_response(move |rejection, _| {
             counting.fetch_add(1, Ordering::SeqCst);
             let mut response = Response::new(Bytes::from_static(b"no"));
-            *response.status_mut() = refusal.status();
+            *response.status_mut() = rejection.status();
             response
         });
-        let server = refusing!(responder);
+        let server = rejecting!(responder);
         let heard = ask(server.address, SAY).await;
         assert_eq!((heard.has("grpc-status"), asked.load(Ordering::SeqCst)), (times == 0, times), "{grpc:?}");
         let status = if times == 0 { StatusCode::OK } else { StatusCode::TOO_MANY_REQUESTS };
@@ -138,12 +138,12 @@ async fn a_custom_response_is_not_used_for_grpc_callers() {
     }
 }
 
-/// A call that would be released after its `grpc-timeout` is rejected immediately, if its response would be a gRPC
+/// A call that would be admitted after its `grpc-timeout` is rejected immediately, if its response would be a gRPC
 /// response.
 #[tokio::test]
 async fn a_timeout_applies_to_calls_that_get_grpc_responses() {
     let grpc = Some("application/grpc");
-    for (mode, kind, is_refused) in [
+    for (mode, kind, is_rejected) in [
         (GrpcMode::ByContentType, grpc, true),
         (GrpcMode::ByContentType, None, false),
         (GrpcMode::Always, grpc, true),
@@ -160,7 +160,7 @@ async fn a_timeout_applies_to_calls_that_get_grpc_responses() {
         let mut call = call(SAY, kind);
         call.headers_mut().insert("grpc-timeout", "999m".parse().unwrap());
         let asking = send(server.address, call, Says::Once);
-        let release = async {
+        let admission = async {
             while limiter.queued() == 0 {
                 tokio::task::yield_now().await;
             }
@@ -169,8 +169,8 @@ async fn a_timeout_applies_to_calls_that_get_grpc_responses() {
         };
         let heard = tokio::select! {
             heard = asking => heard,
-            () = release => unreachable!(),
+            () = admission => unreachable!(),
         };
-        assert_eq!(heard.has("retry-after"), is_refused, "{mode:?} {kind:?}: {heard:?}");
+        assert_eq!(heard.has("retry-after"), is_rejected, "{mode:?} {kind:?}: {heard:?}");
     }
 }

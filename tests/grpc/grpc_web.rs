@@ -118,7 +118,7 @@ fn frames(answer: &Answer, is_text: bool) -> (Vec<String>, String) {
 
 /// Asserts that the headers have the whole rejection.
 #[track_caller]
-fn assert_is_refused(answer: &Answer, content_type: &str) {
+fn assert_is_rejected(answer: &Answer, content_type: &str) {
     assert_eq!(answer.status, 200, "{answer:?}");
     assert_eq!(answer.header("content-type"), content_type);
     assert!(answer.body.is_empty(), "{answer:?}");
@@ -144,9 +144,9 @@ async fn browsers_get_their_own_content_type_wherever_tonic_web_is_placed() {
             for kind in KINDS {
                 for method in [SAY, SPELL] {
                     assert_is_served(server.address, version, method, kind).await;
-                    let refused = send(server.address, version, asking(method, kind)).await;
-                    assert_is_refused(
-                        &refused,
+                    let rejected = send(server.address, version, asking(method, kind)).await;
+                    assert_is_rejected(
+                        &rejected,
                         if place == Place::Inside { kind.0 } else { renamed(kind.0) },
                     );
                     clock.advance(Duration::from_secs(2));

@@ -72,7 +72,7 @@ fn line<'a>(reported: &'a Value, name: &str) -> Option<&'a str> {
 }
 
 #[track_caller]
-fn assert_is_refused(reported: &Value, wait: Value, names: Value, pushback: Option<&str>) {
+fn assert_is_rejected(reported: &Value, wait: Value, names: Value, pushback: Option<&str>) {
     assert_eq!(reported["code"], "RESOURCE_EXHAUSTED", "{reported}");
     assert_eq!(reported["message"], "rate limit exceeded", "{reported}");
     assert_eq!((&reported["wait"], &reported["names"]), (&wait, &names), "{reported}");
@@ -92,10 +92,10 @@ async fn it_reads_the_details_with_its_own_library() {
     let server = serve!(builder().layer(layer).add_service(Echo::default()));
     for method in METHODS {
         let reported = python(server.address, method, 2, 0, NEVER).await;
-        let [admitted, refused] = reported.as_slice() else { panic!("{reported:?}") };
+        let [admitted, rejected] = reported.as_slice() else { panic!("{reported:?}") };
         assert_eq!(admitted["answers"], json!(answer(method, "abc")));
-        assert_is_refused(refused, json!([3, 141_592_653]), json!([name, "other"]), Some("3142"));
-        assert_eq!(line(refused, "retry-after"), Some("4"));
+        assert_is_rejected(rejected, json!([3, 141_592_653]), json!([name, "other"]), Some("3142"));
+        assert_eq!(line(rejected, "retry-after"), Some("4"));
         clock.advance(wait);
     }
 }
@@ -246,7 +246,7 @@ async fn it_does_not_retry_where_that_never_helps() {
         let log = Log::default();
         let server = logging!(log, layer.clone(), false);
         for reported in python(server.address, method, 2, 3, "0.01").await {
-            assert_is_refused(&reported, Value::Null, json!(["default"]), Some("-1"));
+            assert_is_rejected(&reported, Value::Null, json!(["default"]), Some("-1"));
         }
         assert!(log.calls().iter().all(|attempts| attempts.len() == 1), "{:?}", log.calls());
     }
@@ -260,7 +260,7 @@ async fn it_does_not_use_up_its_attempts_where_the_wait_is_long() {
     let server = logging!(log, layer, false);
     let [reported] = python(server.address, SAY, 1, 2, "0.01").await.try_into().unwrap();
     // The client receives the wait, and does not retry automatically.
-    assert_is_refused(&reported, json!([60, 1]), json!(["default"]), Some("-1"));
+    assert_is_rejected(&reported, json!([60, 1]), json!(["default"]), Some("-1"));
     let previous: Vec<_> = log.calls()[0].iter().map(|attempt| attempt.previous).collect();
     assert_eq!(previous, [0]);
 }

@@ -1,5 +1,5 @@
-//! Writes the chapters of the guide as they are tested: with the code of `<chapter>/<n>.rs` around the n-th block of Rust
-//! of a chapter, in place of the line `// the block`. A block without such a file compiles alone.
+//! Writes the chapters of the guide as they are tested: with the code of `<chapter>/<n>.rs` around the n-th block of
+//! Rust of a chapter, in place of the line `// the block`. A block without such a file compiles alone.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -47,8 +47,8 @@ fn wrappers() -> BTreeMap<(String, usize), Wrapper> {
     wrappers
 }
 
-/// Puts wrappers around the blocks of a chapter, and removes them from `wrappers`. Returns the text, and the number of its
-/// blocks.
+/// Puts wrappers around the blocks of a chapter, and removes them from `wrappers`. Returns the text, and the number of
+/// its blocks.
 fn wrap(chapter: &str, text: &str, wrappers: &mut BTreeMap<(String, usize), Wrapper>) -> (String, usize) {
     let (mut tested, mut blocks) = (String::new(), 0);
     // in a block, the code after it

@@ -1,5 +1,5 @@
-//! A queue that is joined with other limits: a call is charged when it is queued, and a call that is denied or cancelled
-//! leaves the other calls of its limiters as they were.
+//! A queue that is joined with other limits: a call is charged when it is queued, and a call that is denied or
+//! cancelled leaves the other calls of its limiters as they were.
 
 use std::convert::Infallible;
 use std::future::{Future, Ready, ready};
@@ -68,7 +68,7 @@ fn the_other_limit_is_charged_when_the_call_is_queued() {
     assert!(second.run() && !third.run());
     clock.advance(INTERVAL);
     assert!(third.run());
-    // The call is charged once, and not again when it is released.
+    // The call is charged once, and not again when it is admitted.
     clock.advance(Duration::from_secs(1_200) - INTERVAL * 2);
     assert_eq!(bucket.peek(&()).remaining(), 1);
     assert_eq!(line.peek(&()).remaining(), 1);
@@ -126,7 +126,7 @@ fn a_denied_call_displaces_no_waiter() {
     assert!(short.check(&()).is_allowed() && full.check_n(&(), 2).is_allowed());
     let mut waiter = waits(short.acquire(&()));
     let _others = [waits(full.acquire(&())), waits(full.acquire(&()))];
-    // In the place of its oldest waiter, `full` would release a call of two units only after two minutes.
+    // In the place of its oldest waiter, `full` would admit a call of two units only after two minutes.
     let both = RateLimitLayer::with_limiter(Global, short.clone())
         .and(RateLimitLayer::with_limiter(Global, full.clone()).cost(|(): &()| 2))
         .responder(ErrorResponder);

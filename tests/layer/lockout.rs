@@ -48,8 +48,12 @@ async fn a_queued_call_keeps_its_slot_and_a_new_call_is_denied() {
     assert!(limiter.acquire("key").await.is_allowed());
     let mut waiting = [(); 2].map(|()| PolledByHand::new(limiter.acquire("key")));
     waiting.iter_mut().for_each(|call| assert!(!call.run()));
-    assert_eq!(limiter.acquire("key").await.retry_after(), Some(SECOND), "the first refusal");
-    assert_eq!(limiter.acquire("key").await.retry_after(), Some(SECOND * 10), "the second begins the block");
+    assert_eq!(limiter.acquire("key").await.retry_after(), Some(SECOND), "the first denial");
+    assert_eq!(
+        limiter.acquire("key").await.retry_after(),
+        Some(SECOND * 10),
+        "the second begins the lockout"
+    );
     assert_eq!(limiter.check("key").retry_after(), Some(SECOND * 10));
     for call in &mut waiting {
         tokio::time::sleep(SECOND).await;
@@ -74,7 +78,7 @@ fn a_cancelled_call_does_not_end_a_lockout() {
 }
 
 #[test]
-fn a_call_released_during_a_lockout_reports_no_remaining_units() {
+fn a_call_admitted_during_a_lockout_reports_no_remaining_units() {
     let clock = ManualClock::new();
     let rule = LeakyBucket::new(Quota::per_second(10)).queue(3).block_for(SECOND * 5).after(1);
     let limiter = limiter(rule, &clock);
@@ -143,8 +147,8 @@ fn in_a_tuple_only_the_limit_that_denies_counts() {
     }
     clock.advance(SECOND);
     let _ = limiter.check("key");
-    let blocked = limiter.check("key");
-    assert_eq!((blocked.limit_index(), blocked.retry_after()), (1, Some(SECOND * 600)));
+    let denied = limiter.check("key");
+    assert_eq!((denied.limit_index(), denied.retry_after()), (1, Some(SECOND * 600)));
 }
 
 #[test]

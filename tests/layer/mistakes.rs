@@ -42,7 +42,7 @@ fn assert_names_nothing(text: &str) {
 
 /// Sends a request to a layer with this key extractor, with each treatment of missing keys, once as an HTTP request and
 /// once as a gRPC request.
-macro_rules! assert_refused {
+macro_rules! assert_rejected {
     ($key:expr, $request:expr, $status:literal, $code:literal, $what:expr) => {{
         for missing in [MissingKey::Reject, MissingKey::Shared, MissingKey::Pass] {
             if $status == 500 && missing != MissingKey::Reject {
@@ -83,44 +83,44 @@ async fn a_clients_mistake_is_400_whatever_is_done_about_missing_keys() {
     let hops = |count| TrustedProxies::hops(count).unwrap();
 
     let token = || lines("authorization", &["Bearer a", "Bearer b"]);
-    assert_refused!(Bearer::new(), token(), 400, "3", "two lines of Authorization");
-    assert_refused!(Bearer::new().or(PeerIp::new()), token(), 400, "3", "two lines, and another extractor");
-    assert_refused!(first_of((Bearer::new(), Global)), token(), 400, "3", "two lines, in first_of");
-    assert_refused!((PeerIp::new(), Bearer::new()), token(), 400, "3", "two lines, in a tuple");
+    assert_rejected!(Bearer::new(), token(), 400, "3", "two lines of Authorization");
+    assert_rejected!(Bearer::new().or(PeerIp::new()), token(), 400, "3", "two lines, and another extractor");
+    assert_rejected!(first_of((Bearer::new(), Global)), token(), 400, "3", "two lines, in first_of");
+    assert_rejected!((PeerIp::new(), Bearer::new()), token(), 400, "3", "two lines, in a tuple");
     let long = || lines("authorization", &["Bearer abcde"]);
-    assert_refused!(Bearer::new().max_len(4), long(), 400, "3", "a token that is too long");
+    assert_rejected!(Bearer::new().max_len(4), long(), 400, "3", "a token that is too long");
     let header = || Header::new("x-api-key").unwrap();
-    assert_refused!(header(), lines("x-api-key", &["a", "b"]), 400, "3", "two lines of a header");
-    assert_refused!(header().max_len(4), lines("x-api-key", &["abcde"]), 400, "3", "a long header");
+    assert_rejected!(header(), lines("x-api-key", &["a", "b"]), 400, "3", "two lines of a header");
+    assert_rejected!(header().max_len(4), lines("x-api-key", &["abcde"]), 400, "3", "a long header");
     let cookie = || Cookie::new("id").unwrap().max_len(4);
-    assert_refused!(cookie(), lines("cookie", &["id=abcde"]), 400, "3", "a long cookie");
+    assert_rejected!(cookie(), lines("cookie", &["id=abcde"]), 400, "3", "a long cookie");
 
     let host = || Host::known(["a.example"]);
     let absolute = || {
         let request = Request::get("http://a.example/").header("host", "b.example");
         request.body(http_body_util::Full::default()).unwrap()
     };
-    assert_refused!(host(), absolute(), 400, "3", "a Host unlike the target");
-    assert_refused!(host(), lines("host", &["a.example", "a.example"]), 400, "3", "two lines of Host");
+    assert_rejected!(host(), absolute(), 400, "3", "a Host unlike the target");
+    assert_rejected!(host(), lines("host", &["a.example", "a.example"]), 400, "3", "two lines of Host");
 
     for list in ["unknown", "1.2.3.4,", "1.2.3.4, _hidden", "no address"] {
         let request = || lines("x-forwarded-for", &[list]);
-        assert_refused!(ClientIp::x_forwarded_for(networks()), request(), 400, "3", list);
-        assert_refused!(ClientIp::x_forwarded_for(hops(1)), request(), 400, "3", list);
+        assert_rejected!(ClientIp::x_forwarded_for(networks()), request(), 400, "3", list);
+        assert_rejected!(ClientIp::x_forwarded_for(hops(1)), request(), 400, "3", list);
     }
     for list in ["for=unknown", "by=1.2.3.4", "for=1.2.3.4;for=1.2.3.5", "\"", "1.2.3.4"] {
         let request = || lines("forwarded", &[list]);
-        assert_refused!(ClientIp::forwarded(networks()), request(), 400, "3", list);
-        assert_refused!(ClientIp::forwarded(hops(1)), request(), 400, "3", list);
+        assert_rejected!(ClientIp::forwarded(networks()), request(), 400, "3", list);
+        assert_rejected!(ClientIp::forwarded(hops(1)), request(), 400, "3", list);
     }
     let few = || lines("x-forwarded-for", &["1.2.3.4", "1.2.3.5"]);
-    assert_refused!(ClientIp::x_forwarded_for(hops(3)), few(), 400, "3", "fewer entries than hops");
+    assert_rejected!(ClientIp::x_forwarded_for(hops(3)), few(), 400, "3", "fewer entries than hops");
     let single = || ClientIp::header("cf-connecting-ip").unwrap();
     let request = |values| lines("cf-connecting-ip", values);
-    assert_refused!(single(), request(&["1.2.3.4", "1.2.3.4"]), 400, "3", "two lines of an address");
-    assert_refused!(single(), request(&["1.2.3.4, 1.2.3.4"]), 400, "3", "a list, not an address");
+    assert_rejected!(single(), request(&["1.2.3.4", "1.2.3.4"]), 400, "3", "two lines of an address");
+    assert_rejected!(single(), request(&["1.2.3.4, 1.2.3.4"]), 400, "3", "a list, not an address");
     let request = || lines("cloudfront-viewer-address", &["1.2.3.4"]);
-    assert_refused!(ClientIp::cloudfront(), request(), 400, "3", "CloudFront without a port");
+    assert_rejected!(ClientIp::cloudfront(), request(), 400, "3", "CloudFront without a port");
 }
 
 /// A header that may occur once occurs several times. The inner service might read any of the lines, so it does not
@@ -141,7 +141,7 @@ async fn several_lines_of_a_key_header_are_400_and_an_invalid_argument() {
                 &[$valid, $other, $valid],
             ] {
                 let what = format!("{} as {values:?} in {}", $name, stringify!($key));
-                assert_refused!($key, lines($name, values), 400, "3", what);
+                assert_rejected!($key, lines($name, values), 400, "3", what);
             }
         }};
     }
@@ -163,18 +163,18 @@ async fn several_lines_of_a_key_header_are_400_and_an_invalid_argument() {
 #[tokio::test]
 async fn a_mistake_in_the_configuration_is_500_and_the_body_names_nothing() {
     let hops = TrustedProxies::hops(1).unwrap();
-    assert_refused!(PeerIp::new(), get("/"), 500, "13", "no peer");
-    assert_refused!(
+    assert_rejected!(PeerIp::new(), get("/"), 500, "13", "no peer");
+    assert_rejected!(
         PeerIp::new().peer_from(|peer: &Option<std::net::IpAddr>| *peer),
         get("/"),
         500,
         "13",
         "no extension"
     );
-    assert_refused!(ClientIp::x_forwarded_for(hops.clone()), from("10.0.0.1"), 500, "13", "no list");
-    assert_refused!(ClientIp::forwarded(hops.clone()), from("10.0.0.1"), 500, "13", "no list");
-    assert_refused!(ClientIp::header("x-real-ip").unwrap(), from("10.0.0.1"), 500, "13", "no header");
-    assert_refused!(ClientIp::cloudfront(), from("10.0.0.1"), 500, "13", "no header");
+    assert_rejected!(ClientIp::x_forwarded_for(hops.clone()), from("10.0.0.1"), 500, "13", "no list");
+    assert_rejected!(ClientIp::forwarded(hops.clone()), from("10.0.0.1"), 500, "13", "no list");
+    assert_rejected!(ClientIp::header("x-real-ip").unwrap(), from("10.0.0.1"), 500, "13", "no header");
+    assert_rejected!(ClientIp::cloudfront(), from("10.0.0.1"), 500, "13", "no header");
 }
 
 #[tokio::test]
@@ -227,7 +227,7 @@ async fn of_two_mistakes_the_clients_counts() {
     // Otherwise, a caller that does not come through the proxy could choose not to be limited.
     let by_both = || (ClientIp::header("x-real-ip").unwrap(), Bearer::new());
     let twice = || lines("authorization", &["Bearer a", "Bearer b"]);
-    assert_refused!(by_both(), twice(), 400, "3", "a header is missing, another is there twice");
+    assert_rejected!(by_both(), twice(), 400, "3", "a header is missing, another is there twice");
 }
 
 #[tokio::test]
@@ -270,7 +270,7 @@ async fn an_absent_extension_is_a_missing_key() {
         request.extensions_mut().insert(User(id));
         request
     };
-    assert_refused!(by_user(), get("/"), 500, "13", "no extension");
+    assert_rejected!(by_user(), get("/"), 500, "13", "no extension");
     let layer = RateLimitLayer::new(by_user(), at_once(1));
     assert_eq!(
         statuses!(layer, get("/"), signed_in(1), get("/"), signed_in(1), signed_in(2)),

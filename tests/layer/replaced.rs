@@ -319,7 +319,7 @@ async fn a_limit_without_a_name_is_reported_by_the_last_name() {
         assert_eq!(names(&response, "ratelimit-policy"), before);
         assert_eq!(names(&response, "ratelimit"), ALL[..1]);
 
-        // The calls are queued by the first algorithm. One of them is released by it before it is replaced, or none is,
+        // The calls are queued by the first algorithm. One of them is admitted by it before it is replaced, or none is,
         // and their futures are polled when the layer has the other names.
         for seconds in [0, 2] {
             limiter.replace(first.clone());

@@ -39,8 +39,8 @@ fn used_up() -> RateLimiter<FixedWindow> {
 
 type Answer = Response<ResponseBody<Full<Bytes>>>;
 
-/// Returns a service that denies everything.
-fn refusing<B, R>(
+/// Returns a service that rejects everything.
+fn rejecting<B, R>(
     responder: R,
 ) -> impl Service<Request<B>, Response = Answer, Error = Infallible, Future: Send> + Clone
 where
@@ -137,12 +137,12 @@ async fn a_denial_over_http_1_of_a_request_with_a_body_closes_the_connection() {
             // The type of the body does not matter.
             let mut request = post(&headers, ());
             *request.version_mut() = version;
-            let answer = refusing(HttpResponder::new()).oneshot(request).await.unwrap();
+            let answer = rejecting(HttpResponder::new()).oneshot(request).await.unwrap();
             assert_eq!(connection(&answer), expected, "{version:?} {headers:?}");
         }
         let mut request = post(&headers, ());
         *request.version_mut() = Version::HTTP_2;
-        let answer = refusing(HttpResponder::new()).oneshot(request).await.unwrap();
+        let answer = rejecting(HttpResponder::new()).oneshot(request).await.unwrap();
         assert!(connection(&answer).is_empty(), "{headers:?}");
     }
     // Without a length, a request has a body only if its method lets expect one (RFC 9110, section 8.6).
@@ -156,7 +156,7 @@ async fn a_denial_over_http_1_of_a_request_with_a_body_closes_the_connection() {
         (Method::OPTIONS, &[]),
     ] {
         let request = Request::builder().method(method.clone()).body(()).unwrap();
-        let answer = refusing(HttpResponder::new()).oneshot(request).await.unwrap();
+        let answer = rejecting(HttpResponder::new()).oneshot(request).await.unwrap();
         assert_eq!(connection(&answer), expected, "{method}");
     }
 }
@@ -174,12 +174,12 @@ macro_rules! assert_closes_or_drains {
                 (*request.version_mut(), *request.method_mut()) = (version, method);
                 request
             };
-            let refused = Router::new().fallback(|| async {}).layer(
+            let rejected = Router::new().fallback(|| async {}).layer(
                 tower::ServiceBuilder::new()
                     .layer($outer)
                     .layer(RateLimitLayer::with_limiter(Global, used_up())),
             );
-            let answer = refused.oneshot(request(Method::POST)).await.unwrap();
+            let answer = rejected.oneshot(request(Method::POST)).await.unwrap();
             assert_eq!(connection(&answer), expected, "{version:?}");
             let drained = RateLimitLayer::with_limiter(Global, used_up())
                 .responder(HttpResponder::new().drain(KIB, HALF_A_SECOND));
@@ -225,11 +225,11 @@ async fn a_response_that_closes_by_itself_has_one_connection_header() {
             Response::builder().header(CONNECTION, own).body("").unwrap()
         };
         let responder = HttpResponder::new().rejection_response(answer);
-        let answer = refusing(responder.clone()).oneshot(post(&[(CONTENT_LENGTH, "1")], ())).await.unwrap();
+        let answer = rejecting(responder.clone()).oneshot(post(&[(CONTENT_LENGTH, "1")], ())).await.unwrap();
         assert_eq!(connection(&answer), expected);
 
         // The response's own `Connection` field is kept, even if the body is drained.
-        let drained = refusing(responder.drain(KIB, HALF_A_SECOND));
+        let drained = rejecting(responder.drain(KIB, HALF_A_SECOND));
         let answer = drained.oneshot(post(&[(CONTENT_LENGTH, "1")], Full::<Bytes>::from("x"))).await.unwrap();
         assert_eq!(connection(&answer), [own]);
     }
@@ -237,7 +237,7 @@ async fn a_response_that_closes_by_itself_has_one_connection_header() {
 
 /// Drains a body. Returns whether the connection is kept, how many frames were read, and how long the drain took.
 async fn drained(max_bytes: u64, headers: &[(HeaderName, &str)], body: Upload) -> (bool, usize, Duration) {
-    let service = refusing(HttpResponder::new().body(BodyFormat::PlainText).drain(max_bytes, HALF_A_SECOND));
+    let service = rejecting(HttpResponder::new().body(BodyFormat::PlainText).drain(max_bytes, HALF_A_SECOND));
     let start = Instant::now();
     let answer = service.oneshot(post(headers, body.clone())).await.unwrap();
     assert_eq!(answer.status(), 429);
@@ -276,7 +276,7 @@ async fn a_body_is_drained_up_to_both_bounds() {
 
 #[tokio::test(start_paused = true)]
 async fn bodies_are_drained_over_all_versions_of_http_and_whatever_the_head_says() {
-    let service = refusing(HttpResponder::new().drain(KIB, HALF_A_SECOND));
+    let service = rejecting(HttpResponder::new().drain(KIB, HALF_A_SECOND));
     for version in [Version::HTTP_11, Version::HTTP_2, Version::HTTP_3] {
         let expects = [(CONTENT_LENGTH, "1"), (EXPECT, "100-continue")];
         for headers in [&[(CONTENT_LENGTH, "1")][..], &[], &expects] {
@@ -301,14 +301,14 @@ async fn bodies_are_drained_over_all_versions_of_http_and_whatever_the_head_says
 
 #[tokio::test(start_paused = true)]
 async fn a_body_that_an_outer_layer_has_read_is_not_drained_and_keeps_the_connection() {
-    let service = refusing(HttpResponder::new().drain(KIB, HALF_A_SECOND));
+    let service = rejecting(HttpResponder::new().drain(KIB, HALF_A_SECOND));
     for length in ["1", "5000"] {
         let request = post(&[(CONTENT_LENGTH, length)], Full::<Bytes>::default());
         assert!(connection(&service.clone().oneshot(request).await.unwrap()).is_empty(), "{length}");
     }
     // Without `drain`, the type of the body may be anything, so only the head decides.
     let request = post(&[(CONTENT_LENGTH, "1")], Full::<Bytes>::default());
-    assert_eq!(connection(&refusing(HttpResponder::new()).oneshot(request).await.unwrap()), ["close"]);
+    assert_eq!(connection(&rejecting(HttpResponder::new()).oneshot(request).await.unwrap()), ["close"]);
 }
 
 /// A body that gives one piece for each turn of its task, as hyper's does.
@@ -341,7 +341,7 @@ impl http_body::Body for Pieces {
 /// A runtime whose thread stood still past the deadline polls the drain only then.
 #[tokio::test(start_paused = true)]
 async fn a_body_that_has_arrived_in_time_keeps_the_connection_although_the_thread_stood_still() {
-    let mut service = refusing(HttpResponder::new().drain(KIB, HALF_A_SECOND));
+    let mut service = rejecting(HttpResponder::new().drain(KIB, HALF_A_SECOND));
     for (pieces, expected) in [(0, &[][..]), (1, &[]), (100, &[]), (1_000, &["close"])] {
         let body = Pieces { left: pieces, is_due: true };
         let mut call = PolledByHand::new(service.call(post(&[(TRANSFER_ENCODING, "chunked")], body)));
@@ -349,8 +349,8 @@ async fn a_body_that_has_arrived_in_time_keeps_the_connection_although_the_threa
         assert!(call.run());
         assert_eq!(connection(&call.output.unwrap().unwrap()), expected, "{pieces} pieces");
     }
-    // A client that is always ahead of the drain does not keep its slot for ever.
-    let mut service = refusing(HttpResponder::new().drain(1_000 * KIB, HALF_A_SECOND));
+    // A client that is always ahead of the drain does not keep its place for ever.
+    let mut service = rejecting(HttpResponder::new().drain(1_000 * KIB, HALF_A_SECOND));
     let body = Pieces { left: 100_000, is_due: true };
     let mut call = PolledByHand::new(service.call(post(&[(TRANSFER_ENCODING, "chunked")], body)));
     let start = Instant::now();
@@ -360,7 +360,7 @@ async fn a_body_that_has_arrived_in_time_keeps_the_connection_although_the_threa
     assert_eq!(start.elapsed(), 2 * HALF_A_SECOND);
     assert_eq!(connection(&call.output.unwrap().unwrap()), ["close"]);
     // A body of which nothing arrives has no further turn.
-    let mut service = refusing(HttpResponder::new().drain(KIB, HALF_A_SECOND));
+    let mut service = rejecting(HttpResponder::new().drain(KIB, HALF_A_SECOND));
     let body = Upload::new(1, 2).slow(Duration::from_secs(60));
     let mut call = PolledByHand::new(service.call(post(&[(CONTENT_LENGTH, "2")], body)));
     tokio::time::advance(2 * HALF_A_SECOND).await;
@@ -372,7 +372,7 @@ async fn a_body_that_has_arrived_in_time_keeps_the_connection_although_the_threa
 async fn the_number_of_bodies_drained_at_the_same_time_is_bounded() {
     // There are more timers than tokio polls in one task without yielding.
     unconstrained(async {
-        let mut service = refusing(HttpResponder::new().drain(KIB, HALF_A_SECOND));
+        let mut service = rejecting(HttpResponder::new().drain(KIB, HALF_A_SECOND));
         let mut never_ending = || {
             let body = Upload::new(1, 2).slow(Duration::from_secs(60));
             let mut call = PolledByHand::new(service.call(post(&[(CONTENT_LENGTH, "2")], body)));

@@ -125,12 +125,12 @@ fn a_tuple_has_the_shortest_queue_that_one_of_its_members_sets() {
 }
 
 #[test]
-fn one_key_may_take_every_slot_of_the_total() {
+fn one_key_may_take_every_place_of_the_total() {
     let (limiter, clock) = limiter_of(TokenBucket::new(two_a_second().burst(1)), 3);
     use_up(&limiter, "a");
     use_up(&limiter, "b");
     let mut calls: Vec<_> = (0..3).map(|_| queued(limiter.acquire("a"))).collect();
-    // `max_queued` calls are queued. The next call of the same key can be queued when the first waiter is released. A
+    // `max_queued` calls are queued. The next call of the same key can be queued when the first waiter is admitted. A
     // call of another key is admitted at that time.
     assert_eq!(denied(limiter.acquire("a")).retry_after(), Some(MS * 500));
     assert_eq!(denied(limiter.acquire("b")).retry_after(), Some(MS * 500));
@@ -148,11 +148,11 @@ fn one_key_may_take_every_slot_of_the_total() {
 }
 
 #[test]
-fn when_the_total_is_full_retry_after_says_when_there_is_a_slot() {
+fn when_the_total_is_full_retry_after_says_when_there_is_a_place() {
     let rule = LeakyBucket::new(Quota::per_second(10)).queue(5).max_wait(MS * 150);
     let (limiter, clock) = limiter_of(rule, 2);
     assert!(start(limiter.acquire("a")).output.unwrap().is_allowed());
-    // The first waiter is released at 100 ms. The next call would be released at 200 ms, so from 50 ms on, its wait is
+    // The first waiter is admitted at 100 ms. The next call would be admitted at 200 ms, so from 50 ms on, its wait is
     // at most 150 ms.
     let mut first = queued(limiter.acquire("a"));
     let decision = denied(limiter.acquire("a"));
@@ -161,14 +161,14 @@ fn when_the_total_is_full_retry_after_says_when_there_is_a_slot() {
     let _second = queued(limiter.acquire("a"));
     // `max_queued` calls are queued. A place is free from 100 ms on, and the wait is short enough from 150 ms on.
     assert_eq!(denied(limiter.acquire("a")).retry_after(), Some(MS * 100));
-    // The first call must be released on time, because a slot that is long overdue moves the schedule.
+    // The first call must be admitted on time, because a slot that is long overdue moves the schedule.
     clock.set(MS * 100);
     assert!(first.run());
     clock.set(MS * 150 - Duration::from_nanos(1));
     assert_eq!(denied(limiter.acquire("a")).retry_after(), Some(Duration::from_nanos(1)));
     clock.set(MS * 150);
     let _third = queued(limiter.acquire("a"));
-    // The oldest waiter is evicted only if the queue of its own key is full.
+    // The oldest waiter is displaced only if the queue of its own key is full.
     let rule = TokenBucket::new(two_a_second().burst(1)).queue(5).overflow(QueueOverflow::DropOldest);
     let (limiter, _clock) = limiter_of(rule, 2);
     use_up(&limiter, "a");
@@ -209,7 +209,7 @@ fn is_kept<A: Algorithm>(name: &str, algorithm: A) {
 }
 
 #[test]
-fn acquire_within_rejects_at_once_what_would_wait_longer() {
+fn acquire_within_denies_at_once_what_would_wait_longer() {
     macro_rules! of_each {
         ($($algorithm:expr),+ $(,)?) => { $(is_kept(stringify!($algorithm), $algorithm);)+ };
     }
@@ -236,7 +236,7 @@ fn an_algorithm_with_a_shorter_max_wait_keeps_it() {
 #[test]
 fn as_many_calls_wait_as_their_own_max_wait_allows() {
     let (limiter, _clock) = limiter(LeakyBucket::new(Quota::per_second(10)).queue(9));
-    // One call is admitted at once, and the others are released at 100, 200 and 300 ms.
+    // One call is admitted at once, and the others at 100, 200 and 300 ms.
     let decision = start(limiter.call("key").max_wait(MS * 300).acquire()).output.unwrap();
     assert_eq!((decision.is_allowed(), decision.remaining()), (true, 0));
     let _calls: Vec<_> = (0..3).map(|_| queued(limiter.call("key").max_wait(MS * 300).acquire())).collect();
@@ -269,7 +269,7 @@ fn a_call_for_a_permit_is_denied_after_its_duration() {
 }
 
 #[test]
-fn a_permit_of_a_timed_algorithm_is_rejected_at_once() {
+fn a_permit_of_a_timed_algorithm_is_denied_at_once() {
     let (limiter, clock) = limiter(TokenBucket::new(two_a_second()));
     use_up(&limiter, "key");
     let denied = start(limiter.call("key").max_wait(MS * 499).acquire_permit()).output.unwrap().unwrap_err();

@@ -40,8 +40,8 @@ fn units<A: Algorithm>(limiter: &RateLimiter<A>) -> (u64, u64, u64) {
     (charged, refunded, uncharged)
 }
 
-/// The estimates of ten calls are used up, the key is reset, and ten other calls use it up again. Then the first ten turn
-/// out to be free.
+/// The estimates of ten calls are used up, the key is reset, and ten other calls use it up again. Then the first ten
+/// turn out to be free.
 #[test]
 fn a_settlement_gives_back_no_units_of_calls_that_were_made_after_a_reset() {
     fn holds<A: Algorithm>(algorithm: A, resets: bool, change: impl Fn(&RateLimiter<A>)) {
@@ -492,8 +492,8 @@ fn a_call_that_leaves_the_queue_of_a_smaller_bucket_makes_no_room_for_others() {
 }
 
 /// Makes calls at random times, whose estimates are wrong, and settles each of them later. Returns whether the key
-/// always kept the promise for buckets: in any span, the calls that were admitted in it use at most what the rate allows,
-/// the burst, and what the calls in progress cost more than their estimates.
+/// always kept the promise for buckets: in any span, the calls that were admitted in it use at most what the rate
+/// allows, the burst, and what the calls in progress cost more than their estimates.
 fn keeps_its_promise(seed: u64, max_debt: u64) -> bool {
     let mut random = Random::new(seed);
     let (limit, burst, clock) = (random.within(1..=50), random.within(1..=100), ManualClock::new());
@@ -501,8 +501,8 @@ fn keeps_its_promise(seed: u64, max_debt: u64) -> bool {
     let limiter = RateLimiter::builder(bucket).clock(clock.clone()).max_debt(max_debt).build();
     // The excess of each call in progress over its estimate.
     let mut running: Vec<(u64, u64, Reservation)> = Vec::new();
-    // What was used and is not paid back at the rate, in thousandths of a unit. Each call counts as if its cost had been
-    // known. If this is at most `x` at the end of a span `t`, at most `rate * t + x` was used in the span.
+    // What was used and is not paid back at the rate, in thousandths of a unit. Each call counts as if its cost had
+    // been known. If this is at most `x` at the end of a span `t`, at most `rate * t + x` was used in the span.
     let mut level = 0;
     for _ in 0..300 {
         let pause = random.one_of(&[0, 0, 1, 20, 300, 1_500]);

@@ -105,7 +105,7 @@ fn poll(call: &mut Call) -> Option<Decision> {
     }
 }
 
-/// Checks a queue that is full all day. After thirty days, only one waiter is released at once. After thirty more days,
+/// Checks a queue that is full all day. After thirty days, only one waiter is admitted at once. After thirty more days,
 /// exactly `burst` calls are admitted at once, and 25 calls are queued.
 fn acquired<A: Algorithm>(algorithm: A, burst: usize) {
     let (limiter, clock) = limiter(algorithm);
@@ -127,7 +127,7 @@ fn acquired<A: Algorithm>(algorithm: A, burst: usize) {
     assert_eq!(line.len(), 25, "{limiter:?}");
 
     clock.advance(thirty_days());
-    // Missed slots are lost, so one waiter is released, and the others follow one by one.
+    // Missed slots are lost, so one waiter is admitted, and the others follow one by one.
     for last in (0..25).rev() {
         let left = line.iter_mut().filter_map(poll).filter(Decision::is_allowed).count();
         assert_eq!(left, 1, "{limiter:?}");
@@ -139,15 +139,15 @@ fn acquired<A: Algorithm>(algorithm: A, burst: usize) {
     let mut calls: Vec<Call> = (0..100).map(|_| Box::pin(limiter.acquire("key")) as Call).collect();
     let reported: Vec<_> = calls.iter_mut().map(poll).collect();
     let (passed, rest) = reported.split_at(burst);
-    let (waiting, refused) = rest.split_at(25);
+    let (waiting, denied) = rest.split_at(25);
     assert!(
         passed.iter().all(|reported| reported.is_some_and(|decision| decision.is_allowed())),
         "{passed:?}"
     );
     assert!(waiting.iter().all(Option::is_none), "{waiting:?}");
     assert!(
-        refused.iter().all(|reported| reported.is_some_and(|decision| !decision.is_allowed())),
-        "{refused:?}"
+        denied.iter().all(|reported| reported.is_some_and(|decision| !decision.is_allowed())),
+        "{denied:?}"
     );
 }
 

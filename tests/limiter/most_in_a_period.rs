@@ -12,8 +12,8 @@ use tower_throttle::{Quota, RateLimiter};
 const LIMIT: u64 = 10;
 const PERIOD: u64 = 1_000_000_000;
 
-/// Returns the most calls that are admitted in one period if one key calls as often as it can at these times, and before
-/// once at `first`.
+/// Returns the most calls that are admitted in one period if one key calls as often as it can at these times, and once
+/// before, at `first`.
 fn most<A: Algorithm>(algorithm: A, first: Option<u64>, times: impl IntoIterator<Item = u64>) -> usize {
     let clock = ManualClock::new();
     let limiter = RateLimiter::builder(algorithm).clock(clock.clone()).build();
@@ -33,8 +33,8 @@ fn most<A: Algorithm>(algorithm: A, first: Option<u64>, times: impl IntoIterator
     admitted.iter().map(|begin| in_period(*begin)).max().unwrap_or(0)
 }
 
-/// Returns the most calls in a period of three ways to call: all the time, around the end of a window that begins with a
-/// call, and around the end of a second of the clock.
+/// Returns the most calls in a period of three ways to call: all the time, around the end of a window that begins with
+/// a call, and around the end of a second of the clock.
 fn most_of<A: Algorithm>(algorithm: impl Fn() -> A) -> usize {
     let all_the_time = (0..3_000).map(|millis| 3 * PERIOD + millis * 1_000_000);
     let around = |end: u64| {

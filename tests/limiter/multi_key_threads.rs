@@ -1,5 +1,5 @@
-//! Threads that use several keys at once, in every order: all operations of a limiter, and queues that are joined in both
-//! orders, end without a deadlock.
+//! Threads that use several keys at once, in every order: all operations of a limiter, and queues that are joined in
+//! both orders, end without a deadlock.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -107,7 +107,7 @@ where
     PolledByHand::new(Box::pin(async move { call.await.is_ok() }))
 }
 
-/// Queues and other limits are joined in both orders. Each waiter is released or cancelled, and none is forgotten.
+/// Queues and other limits are joined in both orders. Each waiter is admitted or cancelled, and none is forgotten.
 #[test]
 fn waiting_calls_of_two_queues_in_both_orders_all_end() {
     watched(|| {

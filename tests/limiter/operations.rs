@@ -1,4 +1,5 @@
-//! What an administrator does with a limiter that is in use: locking keys out, lifting lockouts, and resetting all keys.
+//! What an administrator does with a limiter that is in use: locking keys out, lifting lockouts, and resetting all
+//! keys.
 
 use std::net::IpAddr;
 use std::thread;

@@ -105,7 +105,7 @@ fn when_a_waker_panics_in_close_all_others_are_woken_and_the_panic_goes_on() {
 }
 
 #[test]
-fn when_a_waker_panics_while_several_calls_are_released_all_others_are_woken() {
+fn when_a_waker_panics_while_several_calls_are_admitted_all_others_are_woken() {
     let window = FixedWindow::new(Quota::per_minute(5)).queue(5);
     let limiter = RateLimiter::builder(window).clock(ManualClock::new()).build();
     assert!(limiter.check_n("key", 5).is_allowed());
@@ -128,7 +128,7 @@ fn when_a_waker_panics_the_others_that_wait_on_a_manual_clock_are_woken() {
 }
 
 #[test]
-fn a_released_waiter_is_woken_though_the_algorithm_panics() {
+fn an_admitted_waiter_is_woken_though_the_algorithm_panics() {
     let broken = Arc::new(AtomicBool::new(false));
     let is_broken = Arc::clone(&broken);
     let concurrency = Concurrency::per_key(1).max_wait(Duration::from_secs(60));

@@ -35,9 +35,9 @@ fn a_call_with_priority_takes_from_the_next_window_and_waits_for_it() {
     let (mut one, mut two, mut three) = (first(&limiter, 1), first(&limiter, 1), first(&limiter, 1));
     assert!(!one.run() && !two.run());
     assert!(three.run(), "half of the next window is taken");
-    let refused = three.output.unwrap();
-    assert!(!refused.is_allowed());
-    assert_eq!(refused.retry_after(), Some(MS * 700));
+    let denied = three.output.unwrap();
+    assert!(!denied.is_allowed());
+    assert_eq!(denied.retry_after(), Some(MS * 700));
     clock.advance(MS * 699);
     assert!(!one.run());
     clock.advance(MS);
@@ -85,7 +85,7 @@ fn without_priority_it_is_the_window_itself() {
 }
 
 /// Makes random calls, some of which are cancelled or polled late. No span of a period has more units than `limits`
-/// limits, all waiters are released in order, at the reported times, and no ordinary call waits or overtakes.
+/// limits, all waiters are admitted in order, at the reported times, and no ordinary call waits or overtakes.
 fn holds<A: Algorithm>(limits: u64, make: impl Fn(Quota, u8) -> A) {
     for seed in 0..scaled(10_000) {
         let random = &mut Random::new(seed);
@@ -101,7 +101,7 @@ fn holds<A: Algorithm>(limits: u64, make: impl Fn(Quota, u8) -> A) {
                 let left = call.run();
                 is_behind_another |= !left;
                 if left {
-                    assert!(!is_behind_another, "the waiters are released in order");
+                    assert!(!is_behind_another, "the waiters are admitted in order");
                     let decision = call.output.unwrap();
                     assert!(decision.is_allowed());
                     admitted.push((*came + decision.delay().as_nanos() as u64, *cost));
@@ -203,7 +203,7 @@ fn a_denied_call_with_priority_learns_when_it_may_be_queued() {
         let mut call = first(limiter, 1);
         call.run().then(|| call.output.unwrap().retry_after().unwrap())
     };
-    // The first waiter is released at 1 s, and then there is a place in the queue.
+    // The first waiter is admitted at 1 s, and then there is a place in the queue.
     assert_eq!(retry(&limiter), Some(MS * 600));
     clock.advance(MS * 599);
     assert_eq!(retry(&limiter), Some(MS));

@@ -142,7 +142,7 @@ fn sliding_windows_stay_strict_with_any_refund() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refund_releases_waiters_sooner() {
+async fn after_a_refund_waiters_are_admitted_sooner() {
     let limiter = RateLimiter::new(LeakyBucket::new(Quota::per_second(10)));
     let heavy = limiter.acquire_n("key", 5).await;
     assert!(heavy.is_allowed());

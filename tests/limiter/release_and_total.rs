@@ -1,4 +1,4 @@
-//! Calls that end, and calls that are cancelled or evicted. The totals stay exact.
+//! Calls that end, and calls that are cancelled or displaced. The totals stay exact.
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
@@ -12,10 +12,10 @@ fn poll<F: Future + ?Sized>(future: &mut Pin<Box<F>>) -> Poll<F::Output> {
     future.as_mut().poll(&mut Context::from_waker(Waker::noop()))
 }
 
-/// The oldest waiter is evicted for a new call, unless the total has no room for the new call. However often such a call
-/// is tried, the waiters keep their slots and their order.
+/// The oldest waiter is displaced by a new call, unless the total has no room for the new call. However often such a
+/// call is tried, the waiters keep their places and their order.
 #[test]
-fn the_waiters_keep_their_slots_if_the_total_has_no_room_for_the_new_call() {
+fn the_waiters_keep_their_places_if_the_total_has_no_room_for_the_new_call() {
     let rule = Concurrency::per_key(10).total(13).queue(2).overflow(QueueOverflow::DropOldest);
     let limiter = RateLimiter::builder(rule).clock(ManualClock::new()).build();
     let ten = limiter.call("a").cost(10).permit().unwrap();
@@ -25,7 +25,7 @@ fn the_waiters_keep_their_slots_if_the_total_has_no_room_for_the_new_call() {
         let mut newcomer = Box::pin(limiter.call("a").cost(cost).acquire_permit());
         let Poll::Ready(Err(denied)) = poll(&mut newcomer) else { panic!("10 + 1 + {cost} > 13") };
         assert!(denied.decision().is_queue_full());
-        assert!(line.iter_mut().all(|call| poll(call).is_pending()), "a call of {cost} has taken a slot");
+        assert!(line.iter_mut().all(|call| poll(call).is_pending()), "a call of {cost} has taken a place");
     }
     let mut fits = Box::pin(limiter.call("a").cost(2).acquire_permit());
     assert!(poll(&mut fits).is_pending(), "10 + 1 + 2");
@@ -37,7 +37,7 @@ fn the_waiters_keep_their_slots_if_the_total_has_no_room_for_the_new_call() {
 }
 
 #[test]
-fn a_call_that_may_not_wait_evicts_no_waiter() {
+fn a_call_that_may_not_wait_displaces_no_waiter() {
     let rule = |wait| Concurrency::per_key(1).queue(1).overflow(QueueOverflow::DropOldest).max_wait(wait);
     let limiter = RateLimiter::builder(rule(Duration::from_secs(9))).clock(ManualClock::new()).build();
     let _held = limiter.try_acquire_permit("a").unwrap();
@@ -46,7 +46,7 @@ fn a_call_that_may_not_wait_evicts_no_waiter() {
     limiter.replace(rule(Duration::ZERO));
     let mut newcomer = Box::pin(limiter.acquire_permit("a"));
     assert!(poll(&mut newcomer).is_ready(), "it does not wait");
-    assert!(poll(&mut oldest).is_pending(), "no call has taken its slot");
+    assert!(poll(&mut oldest).is_pending(), "no call has taken its place");
 }
 
 /// A call leaves the total of the tier with which it was made.

@@ -17,7 +17,7 @@ async fn each_client_has_a_budget_of_its_own_and_forging_gets_no_other() {
     for server in [inner.address, outer.address, app.address] {
         assert_eq!(seen(CLIENT, server, &[]).await, CLIENT);
     }
-    let refused = |answer: &Answer| {
+    let rejected = |answer: &Answer| {
         assert_eq!(answer.status, StatusCode::TOO_MANY_REQUESTS, "{answer:?}");
         // nginx forwards what a denied caller receives.
         assert_eq!(answer.json()["status"], 429);
@@ -26,7 +26,7 @@ async fn each_client_has_a_budget_of_its_own_and_forging_gets_no_other() {
     };
     for server in [inner.address, outer.address, app.address] {
         for lines in FORGERIES {
-            refused(&ask(CLIENT, server, lines).await);
+            rejected(&ask(CLIENT, server, lines).await);
         }
     }
     for left in [2, 1, 0] {
@@ -34,7 +34,7 @@ async fn each_client_has_a_budget_of_its_own_and_forging_gets_no_other() {
         assert_eq!((answer.status, answer.text()), (StatusCode::OK, "127.0.0.3\n"));
         assert!(answer.header("ratelimit").starts_with(&format!("\"default\";r={left};")), "{answer:?}");
     }
-    refused(&ask("127.0.0.3", outer.address, &[]).await);
+    rejected(&ask("127.0.0.3", outer.address, &[]).await);
     // The address that was forged has made no call, so it was not charged.
     assert_eq!(seen("127.0.0.4", outer.address, &[]).await, "127.0.0.4");
 }

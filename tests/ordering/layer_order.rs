@@ -192,7 +192,7 @@ async fn of_two_layers_the_outer_one_is_charged_for_calls_that_the_inner_one_rej
 }
 
 #[tokio::test]
-async fn of_two_limits_in_one_layer_neither_is_charged_for_calls_that_the_other_rejects() {
+async fn of_two_limits_in_one_layer_neither_is_charged_for_calls_that_the_other_denies() {
     for version in VERSIONS {
         let (layer, all, logins) = logins();
         let outer = RateLimitLayer::with_limiter(Global, all.clone());

@@ -150,7 +150,7 @@ async fn a_body_timeout_ends_a_stalled_stream() {
 
 /// Tests the guide's second stack.
 #[tokio::test(start_paused = true)]
-async fn a_call_that_the_rate_rejects_takes_no_permit() {
+async fn a_call_that_the_rate_denies_takes_no_permit() {
     let limiter = at_a_time(1);
     let app = routes()
         .layer(RateLimitLayer::with_limiter(Global, limiter.clone()).name("at a time"))

@@ -82,8 +82,8 @@ async fn an_upgrade_is_counted_once_and_continues_without_the_layer() {
             assert_eq!(said(response.headers(), "ratelimit"), format!("\"default\";r={left};t=3600"));
             open.push((connection, hyper::upgrade::on(response).await.unwrap()));
         }
-        let mut refused = Connection::open(server.address, Version::Http1).await;
-        assert_eq!(refused.send(asks_to_upgrade()).await.status(), 429);
+        let mut rejected = Connection::open(server.address, Version::Http1).await;
+        assert_eq!(rejected.send(asks_to_upgrade()).await.status(), 429);
         for (_connection, upgraded) in open {
             echoes(upgraded).await;
         }
@@ -91,7 +91,7 @@ async fn an_upgrade_is_counted_once_and_continues_without_the_layer() {
 }
 
 #[tokio::test]
-async fn a_queued_upgrade_is_made_when_it_is_released() {
+async fn a_queued_upgrade_is_made_when_it_is_admitted() {
     let algorithm = LeakyBucket::new(Quota::per_second(20)).queue(2);
     let server = Server::start(upgrading().layer(RateLimitLayer::new(Global, algorithm))).await;
     let mut upgrades = JoinSet::new();
@@ -145,9 +145,9 @@ async fn an_extended_connect_is_counted_once_and_continues_without_the_layer() {
     assert_eq!(response.status(), 200);
     assert_eq!(said(response.headers(), "ratelimit"), "\"default\";r=0;t=3600");
     let upgraded = hyper::upgrade::on(response).await.unwrap();
-    let refused = connection.send(extended_connect()).await;
+    let rejected = connection.send(extended_connect()).await;
     assert_eq!(
-        (refused.status(), said(refused.headers(), "retry-after")),
+        (rejected.status(), said(rejected.headers(), "retry-after")),
         (StatusCode::TOO_MANY_REQUESTS, "3600".into())
     );
     echoes(upgraded).await;
@@ -180,8 +180,8 @@ async fn a_tunnel_is_counted_once_and_continues_without_the_layer() {
             assert_eq!(said(response.headers(), "ratelimit"), format!("\"default\";r={left};t=3600"));
             open.push((connection, hyper::upgrade::on(response).await.unwrap()));
         }
-        let mut refused = Connection::open(server.address, version).await;
-        let response = refused.send(connect()).await;
+        let mut rejected = Connection::open(server.address, version).await;
+        let response = rejected.send(connect()).await;
         assert_eq!(
             (response.status(), said(response.headers(), "retry-after")),
             (StatusCode::TOO_MANY_REQUESTS, "3600".into())

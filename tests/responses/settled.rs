@@ -20,7 +20,7 @@ use crate::support::TickingClock;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Asserts that a queued call is charged when it is released, and that its units count from then on.
+/// Asserts that a queued call is charged when it is admitted, and that its units count from then on.
 fn queued<A: Algorithm, L>(algorithm: &A, layer: impl Fn(&RateLimiter<A>, &TickingClock) -> L)
 where
     L: Layer<Svc>,

@@ -14,7 +14,8 @@ use tower_throttle::clock::{Clock, ManualClock, Nanos};
 pub(crate) trait Time: Clock + Clone + Unpin {
     fn new() -> Self;
     fn tick(&self, by: Duration);
-    /// `true` if waiters are woken when their scheduled time has come. Otherwise, the test must release the waiters.
+    /// `true` if waiters are woken when their scheduled time has come. Otherwise, the test must touch the keys, so that
+    /// waiters are admitted.
     const RINGS: bool;
 }
 

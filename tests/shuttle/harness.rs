@@ -46,7 +46,7 @@ impl Passed {
     }
 }
 
-/// Asserts that no call was released before its slot, or before a call that was in the queue when it arrived.
+/// Asserts that no call was admitted before its slot, or before a call that was in the queue when it arrived.
 pub(crate) fn judge(passed: &[Passed]) {
     for one in passed {
         for other in passed.iter().filter(|other| other.key == one.key && other.joined.0 < one.joining.0) {
@@ -80,7 +80,7 @@ impl<L: Line, C: Time> Stage<L, C> {
     }
 
     /// Starts a call, in a thread, that waits until it is admitted. The call reports when it is queued, and when it is
-    /// released.
+    /// admitted.
     pub(crate) fn stays(&self, key: u64, tells: mpsc::Sender<Step>) -> thread::JoinHandle<Passed> {
         let Self { line, clock, stamps } = self.clone();
         thread::spawn(move || {
@@ -122,7 +122,7 @@ impl<L: Line, C: Time> Stage<L, C> {
         })
     }
 
-    /// Advances the clock to the next slot of each key. If no timer fires, releases the waiters of each queue.
+    /// Advances the clock to the next slot of each key. If no timer fires, touches each queue, so that it admits.
     pub(crate) fn turn(&self, keys: &[u64]) {
         self.clock.tick(INTERVAL);
         if !C::RINGS {

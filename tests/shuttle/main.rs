@@ -32,7 +32,7 @@ use schedules::fair::{
 };
 use schedules::models::{
     Act, a_metered_call_ends, all_or_none, another_thread_interferes, as_many_slots_as_waiters_that_stay,
-    slots_come_meanwhile, the_table_is_full, two_queues, unused_release,
+    slots_come_meanwhile, the_table_is_full, two_queues, unused_admission,
 };
 use schedules::mutants::{Budgets, CROSSED, FORGETFUL, GREEDY, HALF, LATE, Mutant, SOUND, TORN, UNFAIR};
 use schedules::queue_model::Real;
@@ -62,10 +62,10 @@ fn no_wakeup_is_lost_while_calls_join_and_are_cancelled() {
 }
 
 #[test]
-fn an_unused_release_goes_to_the_next_waiter() {
-    explore(|| unused_release(Real::new::<Strict>, false));
-    explore(|| unused_release(Real::new::<Mute>, false));
-    explore(|| unused_release(Real::new::<Strict>, true));
+fn an_unused_admission_goes_to_the_next_waiter() {
+    explore(|| unused_admission(Real::new::<Strict>, false));
+    explore(|| unused_admission(Real::new::<Mute>, false));
+    explore(|| unused_admission(Real::new::<Strict>, true));
 }
 
 #[test]
@@ -140,8 +140,8 @@ fn calls_of_a_fair_limiter_lose_no_unit_and_no_wakeup() {
 fn a_sound_mutant_passes() {
     explore(|| as_many_slots_as_waiters_that_stay(Mutant::<Strict, SOUND>::new, ONE, 2));
     explore(|| slots_come_meanwhile(Mutant::<Mute, SOUND>::new, ONE));
-    explore(|| unused_release(Mutant::<Strict, SOUND>::new, false));
-    explore(|| unused_release(Mutant::<Strict, SOUND>::new, true));
+    explore(|| unused_admission(Mutant::<Strict, SOUND>::new, false));
+    explore(|| unused_admission(Mutant::<Strict, SOUND>::new, true));
     explore(|| all_or_none(Budgets::<SOUND>::new));
 }
 
@@ -160,7 +160,7 @@ fn mutant_without_wakeup_on_cancel_is_detected() {
 #[test]
 #[should_panic(expected = "deadlock")]
 fn a_lost_slot_is_detected() {
-    explore(|| unused_release(Mutant::<Strict, GREEDY>::new, false));
+    explore(|| unused_admission(Mutant::<Strict, GREEDY>::new, false));
 }
 
 #[test]

@@ -21,7 +21,7 @@ use super::queue_model::{INTERVAL, Line, Real, one_per_interval};
 use super::two_limiters::{BUDGETS, Key, Keys, Pair, call};
 
 /// Some calls join the queue and stay, and others are cancelled. Only as many slots come as there are calls that stay.
-/// In the end, all these calls have been released, and no slot is left.
+/// In the end, all these calls have been admitted, and no slot is left.
 pub(crate) fn as_many_slots_as_waiters_that_stay<L: Line, C: Time, const KEYS: usize>(
     line: impl Fn(C) -> L,
     keys: [u64; KEYS],
@@ -65,9 +65,9 @@ pub(crate) fn slots_come_meanwhile<L: Line, C: Time, const KEYS: usize>(
     }
 }
 
-/// A call is released, and dropped before it observes the release. At the same time, another call joins the queue, and
+/// A call is admitted, and dropped before it observes that. At the same time, another call joins the queue, and
 /// a third call would be admitted at once. One of the other two calls gets the slot of the dropped call, and not both.
-pub(crate) fn unused_release<L: Line, C: Time>(line: impl Fn(C) -> L, late: bool) {
+pub(crate) fn unused_admission<L: Line, C: Time>(line: impl Fn(C) -> L, late: bool) {
     let stage = Stage::new(line, &[0]);
     let mut untold = Box::pin(stage.line.join(0));
     assert!(untold.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());

@@ -22,13 +22,13 @@ pub(crate) struct Mutant<C, const FLAW: u8> {
 
 /// The correct version. It shows that the checks accept a queue like this one.
 pub(crate) const SOUND: u8 = 0;
-/// The queue checks whether the call can be admitted, releases the lock, and only then registers the waker.
+/// The queue checks whether the call can be admitted, is unlocked, and only then registers the waker.
 pub(crate) const LATE: u8 = 1;
 /// A cancelled call does not wake the next waiter.
 pub(crate) const FORGETFUL: u8 = 2;
-/// A release that is not used loses its slot.
+/// An admission that is not used loses its slot.
 pub(crate) const GREEDY: u8 = 3;
-/// The last waiter is released first.
+/// The last waiter is admitted first.
 pub(crate) const UNFAIR: u8 = 4;
 
 #[derive(Default)]
@@ -36,7 +36,7 @@ pub(crate) struct Plain {
     next: Nanos,
     tickets: u64,
     waiting: VecDeque<Waits>,
-    released: BTreeMap<u64, Duration>,
+    admitted: BTreeMap<u64, Duration>,
     latest: Option<(u64, Nanos)>,
 }
 
@@ -48,8 +48,8 @@ pub(crate) struct Waits {
 }
 
 impl Plain {
-    /// Releases every waiter whose scheduled time has come. Returns the wakers to call.
-    fn release(&mut self, now: Nanos) -> Vec<Waker> {
+    /// Admits every waiter whose scheduled time has come. Returns the wakers to call.
+    fn admit(&mut self, now: Nanos) -> Vec<Waker> {
         let mut wake = Vec::new();
         while let Some(first) = self.waiting.front() {
             if self.next > now {
@@ -59,7 +59,7 @@ impl Plain {
             let first = self.waiting.pop_front().unwrap();
             self.latest = Some((first.ticket, self.next));
             self.leave(first.arrived);
-            self.released.insert(first.ticket, Duration::from_nanos(now.saturating_since(first.arrived)));
+            self.admitted.insert(first.ticket, Duration::from_nanos(now.saturating_since(first.arrived)));
             wake.extend(first.waker);
         }
         wake
@@ -84,13 +84,13 @@ impl<C: Time, const FLAW: u8> Mutant<C, FLAW> {
         Self { clock, plain: Arc::default() }
     }
 
-    /// Runs a function while the queue is locked, and wakes the waiters after the lock is released.
+    /// Runs a function while the queue is locked, and wakes the waiters when it is unlocked.
     fn with<R>(&self, change: impl FnOnce(&mut Plain, Nanos) -> R) -> R {
         let mut plain = self.plain.lock().unwrap();
         let now = self.clock.now();
-        let mut wake = plain.release(now);
+        let mut wake = plain.admit(now);
         let result = change(&mut plain, now);
-        wake.extend(plain.release(now));
+        wake.extend(plain.admit(now));
         drop(plain);
         wake.into_iter().for_each(Waker::wake);
         result
@@ -146,7 +146,7 @@ impl<C: Time, const FLAW: u8> TwinCall<C, FLAW> {
                 }
             }
             let number = ticket.unwrap();
-            if let Some(delay) = plain.released.remove(&number) {
+            if let Some(delay) = plain.admitted.remove(&number) {
                 plain.latest.take_if(|(latest, _)| *latest == number);
                 *ticket = None;
                 return Ok(delay);
@@ -199,7 +199,7 @@ impl<C: Time, const FLAW: u8> Drop for TwinCall<C, FLAW> {
     fn drop(&mut self) {
         let Some(ticket) = self.ticket else { return };
         let behind = self.line.with(|plain, _| {
-            if plain.released.remove(&ticket).is_some() {
+            if plain.admitted.remove(&ticket).is_some() {
                 if let Some((_, before)) =
                     plain.latest.take_if(|(latest, _)| *latest == ticket && FLAW != GREEDY)
                 {

@@ -12,7 +12,7 @@ use super::clock::Time;
 /// The interval is short, so that no slot is overdue for so long that the schedule moves.
 pub(crate) const INTERVAL: Duration = Duration::from_micros(1);
 
-/// A queue that releases one call each [`INTERVAL`].
+/// A queue that admits one call each [`INTERVAL`].
 pub(crate) trait Line: Clone + Send + 'static {
     /// Admits a call. Returns the call's delay.
     type Call: Future<Output = Duration> + Send + 'static;

@@ -23,11 +23,11 @@ fn handler() -> Router {
     Router::new().route("/", get(|| sleep(SERVICE)))
 }
 
-/// The time of each request of the polite callers, how many were refused, and how many calls of all were served.
+/// The time of each request of the polite callers, how many were rejected, and how many calls of all were served.
 #[derive(Debug)]
 struct Seen {
     times: Vec<Duration>,
-    refused: u64,
+    rejected: u64,
     served: u64,
 }
 
@@ -77,7 +77,7 @@ async fn flood(app: Router) -> Seen {
     ends.store(true, Ordering::Relaxed);
     tasks.join_all().await;
     Seen {
-        refused: (answers.len() - times.len()) as u64,
+        rejected: (answers.len() - times.len()) as u64,
         served: served_meanwhile * 1_000 / u64::try_from(began.0.elapsed().as_millis()).unwrap(),
         times,
     }
@@ -97,7 +97,7 @@ async fn a_flood_over_a_hundred_connections_delays_polite_callers_by_one_service
         times.sort_unstable();
         times[times.len() / 2]
     };
-    assert_eq!(fair.0.refused, 0);
+    assert_eq!(fair.0.rejected, 0);
     // Its own service, and the rest of another one. A busy machine is late, which the other run shows as well.
     let late = (median(&one_queue)).saturating_sub(11 * SERVICE);
     assert!(median(&fair.0) <= 2 * SERVICE + 20 * MS + late, "{:?} after {:?}", fair.0, one_queue);

@@ -6,8 +6,8 @@ use tower_throttle::algorithm::Algorithm;
 use tower_throttle::limiter::{Acquired, Attempt, LimiterFor, MemoryKey, Reservation};
 use tower_throttle::{Decision, RateLimiter};
 
-/// How a test makes calls that do not wait. A branch by [`Algorithm::NEEDS_RELEASE`] does not do, since a branch that is
-/// never taken is compiled as well.
+/// How a test makes calls that do not wait. A branch by [`Algorithm::NEEDS_RELEASE`] does not do, since a branch that
+/// is never taken is compiled as well.
 pub(crate) trait Calls {
     /// Makes a call. The call is in progress until the reservation is dropped.
     fn check<A: Algorithm, K: Hash + ?Sized>(

@@ -8,8 +8,8 @@ use tower_throttle::algorithm::{Algorithm, QueueConfig, QuotaPolicy, Semaphore};
 use tower_throttle::clock::Nanos;
 
 /// An algorithm that calls a function with the name of each method that takes a state, and then decides as another
-/// algorithm does. The function may count the calls, or panic. It is also called with "drop" when a copy of the algorithm
-/// is dropped.
+/// algorithm does. The function may count the calls, or panic. It is also called with "drop" when a copy of the
+/// algorithm is dropped.
 #[derive(Clone)]
 pub(crate) struct OwnAlgorithm<A> {
     inner: A,

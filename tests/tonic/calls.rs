@@ -106,8 +106,8 @@ async fn calls_are_queued_and_then_admitted() {
         calls.spawn(async move { caller.echo("ab").await });
     }
     // Two calls are queued, and the third is denied.
-    let refused = calls.join_next().await.unwrap().unwrap().unwrap_err();
-    assert_eq!(refused.code(), Code::ResourceExhausted);
+    let rejected = calls.join_next().await.unwrap().unwrap().unwrap_err();
+    assert_eq!(rejected.code(), Code::ResourceExhausted);
     let ticking = Task::spawn(async move {
         loop {
             clock.advance(Duration::from_millis(1));

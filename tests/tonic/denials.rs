@@ -158,10 +158,10 @@ async fn a_denial_is_all_in_the_header_block() {
     assert_eq!((admitted.status.as_u16(), admitted.ended_with_headers), (200, false));
     assert!(!admitted.has("grpc-status"), "an admitted call's status is in its trailers: {admitted:?}");
     for asked in ["application/grpc", "application/grpc+proto", "application/grpc+json"] {
-        let refused = client.send(say(asked)).await;
-        assert_trailers_only(&refused, "application/grpc", "8");
-        assert!(refused.ended_with_headers, "{refused:?}");
-        assert_eq!(refused.retry_after(), 2);
+        let rejected = client.send(say(asked)).await;
+        assert_trailers_only(&rejected, "application/grpc", "8");
+        assert!(rejected.ended_with_headers, "{rejected:?}");
+        assert_eq!(rejected.retry_after(), 2);
     }
 }
 

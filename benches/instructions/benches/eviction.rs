@@ -24,7 +24,8 @@ fn main() {
     ]);
 }
 
-/// Counts calls with new keys, each of which takes `cost` units. The table is full of keys that have used as many units.
+/// Counts calls with new keys, each of which takes `cost` units. The table is full of keys that have used as many
+/// units.
 fn count(cost: u64, calls: usize) {
     let keys = keys(2 * TABLE + calls);
     let (before, new) = keys.split_at(2 * TABLE);

@@ -33,10 +33,10 @@ fn main() {
             assert_eq!(admitted, calls);
         })
         .at_most(976.0, 3.0),
-        // Each call is queued alone, and released one interval later.
-        Case::new("queued and released", |calls| walk(0, calls)).at_most(5_200.0, 11.0),
-        // Each call is queued behind four others. Then the first is released.
-        Case::new("behind four, released", |calls| walk(4, calls)).at_most(5_120.0, 11.0),
+        // Each call is queued alone, and admitted one interval later.
+        Case::new("queued and admitted", |calls| walk(0, calls)).at_most(5_200.0, 11.0),
+        // Each call is queued behind four others. Then the first is admitted.
+        Case::new("behind four, admitted", |calls| walk(4, calls)).at_most(5_120.0, 11.0),
         // The queue is full.
         Case::new("denied by a full queue", |calls| {
             let (limiter, _) = limiter(1);
@@ -56,7 +56,7 @@ fn main() {
     ]);
 }
 
-/// Queues a call behind `ahead` others, and releases the first call of the queue, as often as `calls` says.
+/// Queues a call behind `ahead` others, and admits the first call of the queue, as often as `calls` says.
 fn walk(ahead: usize, calls: usize) {
     let (limiter, clock) = limiter(8);
     assert!(poll(pin!(limiter.acquire("key"))).is_some_and(|decision| decision.is_allowed()));
@@ -78,7 +78,7 @@ fn walk(ahead: usize, calls: usize) {
             first = if first + 1 < ahead { first + 1 } else { 0 };
             clock.advance();
             let decision = poll(oldest.as_mut());
-            assert!(black_box(decision).is_some_and(|decision| decision.is_allowed()), "it is released");
+            assert!(black_box(decision).is_some_and(|decision| decision.is_allowed()), "it is admitted");
         }
     });
 }

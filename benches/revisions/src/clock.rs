@@ -1,5 +1,5 @@
-//! The clock of the guide's recipe, which reads the time stamp counter of the processor, as governor's default does. The
-//! default clock of tower-throttle takes several times as long on some machines, and so hides what else differs.
+//! The clock of the guide's recipe, which reads the time stamp counter of the processor, as governor's default does.
+//! The default clock of tower-throttle takes several times as long on some machines, and so hides what else differs.
 
 macro_rules! counter {
     ($revision:ident) => {

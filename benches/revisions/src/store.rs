@@ -1,5 +1,5 @@
-//! The time of a check, in nanoseconds. Each check depends on the result of the previous one, so that they do not overlap
-//! in the processor.
+//! The time of a check, in nanoseconds. Each check depends on the result of the previous one, so that they do not
+//! overlap in the processor.
 
 use std::hint::black_box;
 use std::mem;

@@ -1,5 +1,5 @@
-//! The instructions that a server executes for each decision, counted by valgrind. They hardly differ between runs, also
-//! while the machine is busy.
+//! The instructions that a server executes for each decision, counted by valgrind. They hardly differ between runs,
+//! also while the machine is busy.
 
 use std::net::TcpListener;
 use std::process::{Command, Stdio};

@@ -53,9 +53,9 @@ impl FairCapacity {
     /// Returns the sentence that says what the picture shows.
     fn label(&self) -> String {
         format!(
-            "Next to a flood of {CONNECTIONS} calls at a time on {PLACES} places, the calls of a caller that asks once a \
-             second wait for up to {} ms with one queue, and up to {} ms with a queue for each caller. Either way, {} \
-             calls are served.",
+            "Next to a flood of {CONNECTIONS} calls at a time on {PLACES} places, the calls of a caller that asks once \
+             a second wait for up to {} ms with one queue, and up to {} ms with a queue for each caller. Either way, \
+             {} calls are served.",
             self.one_queue.longest(),
             self.fair.longest(),
             self.fair.ended

@@ -4,8 +4,8 @@
 //! cargo run -p plot
 //! ```
 //!
-//! You will see the names of the files that the program writes. Without an argument, these are the pictures of the docs.
-//! To write them below another folder, run `cargo run -p plot -- target/plot`.
+//! You will see the names of the files that the program writes. Without an argument, these are the pictures of the
+//! docs. To write them below another folder, run `cargo run -p plot -- target/plot`.
 //!
 //! Nothing is simulated. A [`RateLimiter`] with a [`ManualClock`] decides the calls of the algorithms' pictures, which
 //! are the same in each picture. The limit is 4 per second. In the picture of `Concurrency`, the limit is 4 at a time.

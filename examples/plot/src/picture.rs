@@ -151,7 +151,7 @@ impl Marks {
             let kind = match call.fate {
                 Fate::Passed => Kind::Passes,
                 Fate::Waited(_) => Kind::Waits,
-                Fate::Refused => Kind::Denied,
+                Fate::Denied => Kind::Denied,
             };
             (millis(call.arrived), kind)
         });

@@ -166,7 +166,8 @@ impl Sheet {
     pub(crate) fn finish(self, height: i32, label: &str) -> String {
         format!(
             "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {WIDTH} {height}' width='{WIDTH}' \
-             height='{height}' class='{CLASS}' style='max-width:100%;height:auto' font-family='Helvetica,Arial,sans-serif' font-size='{TEXT}' \
+             height='{height}' class='{CLASS}' style='max-width:100%;height:auto' \
+             font-family='Helvetica,Arial,sans-serif' font-size='{TEXT}' \
              fill='var(--ink)' role='img' aria-label='{}'>\n{}\
              <rect width='{WIDTH}' height='{height}' fill='var(--paper)'/>\n{}</svg>\n",
             escape(label),

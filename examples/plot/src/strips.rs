@@ -101,7 +101,7 @@ pub(crate) fn draw(scenes: &[Scene]) -> String {
         };
         sheet.marks(Mark::Dot, &of(|fate| fate == Fate::Passed), 4, "blue");
         sheet.marks(Mark::Ring, &of(|fate| matches!(fate, Fate::Waited(_))), 4, "green");
-        sheet.marks(Mark::Cross, &of(|fate| fate == Fate::Refused), 4, "orange");
+        sheet.marks(Mark::Cross, &of(|fate| fate == Fate::Denied), 4, "orange");
     }
     let legend = bottom + 20;
     for (x, mark, color, name) in [

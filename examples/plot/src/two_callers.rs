@@ -60,8 +60,8 @@ impl TwoCallers {
     /// Returns the sentence that says what the picture shows.
     fn label(&self) -> String {
         format!(
-            "Of two callers under one limit, the one that asks once a second gets 200 each time. Of the {} answers to the \
-             one that asks five times a second, {} are 200 and {} are 429.",
+            "Of two callers under one limit, the one that asks once a second gets 200 each time. Of the {} answers to \
+             the one that asks five times a second, {} are 200 and {} are 429.",
             self.greedy.len(),
             admitted(&self.greedy),
             self.greedy.len() - admitted(&self.greedy)

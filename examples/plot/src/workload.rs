@@ -19,7 +19,7 @@ pub(crate) enum Fate {
     Passed,
     /// The call was queued, and was admitted at this time.
     Waited(Duration),
-    Refused,
+    Denied,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -34,7 +34,7 @@ impl Call {
         match self.fate {
             Fate::Passed => Some(self.arrived),
             Fate::Waited(until) => Some(until),
-            Fate::Refused => None,
+            Fate::Denied => None,
         }
     }
 }
@@ -79,11 +79,11 @@ impl Workload {
                 let mut call = Box::pin(call.acquire());
                 let fate = match poll(&mut call) {
                     Poll::Ready(decision) if decision.is_allowed() => Fate::Passed,
-                    Poll::Ready(_) => Fate::Refused,
+                    Poll::Ready(_) => Fate::Denied,
                     Poll::Pending => {
                         queue.push((calls.len(), call));
                         // This outcome is replaced when the call is admitted.
-                        Fate::Refused
+                        Fate::Denied
                     }
                 };
                 calls.push(Call { arrived, fate });
@@ -101,7 +101,7 @@ impl Workload {
     ) -> Self {
         let call = |arrived: &Duration| {
             clock.set(*arrived);
-            let fate = if check(*arrived) { Fate::Passed } else { Fate::Refused };
+            let fate = if check(*arrived) { Fate::Passed } else { Fate::Denied };
             Call { arrived: *arrived, fate }
         };
         Self { calls: arrivals.iter().map(call).collect() }
@@ -154,11 +154,11 @@ impl Workload {
     pub(crate) fn summary(&self) -> String {
         let passed = self.count(|fate| fate == Fate::Passed);
         let waited = self.count(|fate| matches!(fate, Fate::Waited(_)));
-        let refused = self.count(|fate| fate == Fate::Refused);
+        let denied = self.count(|fate| fate == Fate::Denied);
         let of = format!("Of {} calls, {passed} pass at once", self.calls.len());
         match waited {
-            0 => format!("{of}, {refused} are denied"),
-            _ => format!("{of}, {waited} after a wait, {refused} are denied"),
+            0 => format!("{of}, {denied} are denied"),
+            _ => format!("{of}, {waited} after a wait, {denied} are denied"),
         }
     }
 }

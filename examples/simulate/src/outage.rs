@@ -167,8 +167,8 @@ fn draw() -> String {
         sheet.text((LEFT + SECOND * second, bottom + 18), Side::Middle, &format!("{second} s"));
     }
     let label = format!(
-        "Ten machines share a limit of 100 calls per second, and 150 arrive. While Redis is down, they admit {} per second \
-         by rejecting, admitting and deciding locally.",
+        "Ten machines share a limit of 100 calls per second, and 150 arrive. While Redis is down, they admit {} per \
+         second by rejecting, admitting and deciding locally.",
         means.join(", ")
     );
     sheet.finish(bottom + 28, &label)

@@ -1,4 +1,4 @@
-//! Limiters in Redis, compared with the store in memory: random calls at times that the tests set, on a real server,
+//! Limiters in Redis, compared with those in memory: random calls at times that the tests set, on a real server,
 //! which decides them by scripts or by compare-and-set. Half of the runs settle calls.
 
 use std::future::ready;
@@ -127,7 +127,7 @@ impl<A: StoredAlgorithm> Both<'_, A> {
             10..12 if can_settle => Kind::Keep,
             12..15 => Kind::Peek,
             15..17 => Kind::Refund,
-            // The store in memory has one time for all keys that it has removed, which Redis does not have.
+            // The limiter in memory has one time for all keys that it has removed, which Redis does not have.
             17 if self.micros == self.latest => Kind::Reset,
             22..24 if self.settles => Kind::Charge,
             18..22 => Kind::Check,
@@ -248,8 +248,8 @@ impl<A: StoredAlgorithm> Both<'_, A> {
         (!is_same).then(|| format!("memory: {memory:?}, Redis: {redis:?}"))
     }
 
-    /// Sets the clocks. The key expires as it would on a server whose clock shows these times. The clock is set back only
-    /// if Redis has written the key's time, which it does not do for calls that charge nothing.
+    /// Sets the clocks. The key expires as it would on a server whose clock shows these times. The clock is set back
+    /// only if Redis has written the key's time, which it does not do for calls that charge nothing.
     fn advance(&mut self, random: &mut Random, side: &mut Connection) {
         let Calls { period, max_cost, .. } = *self.calls;
         let next = random.reading_after(self.micros, period, period / max_cost.max(8) * 4 + 2);

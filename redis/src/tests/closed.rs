@@ -111,7 +111,7 @@ async fn a_call_whose_trip_is_under_way_is_decided_by_the_trip() {
     let call = tokio::spawn(limiter.acquire("a"));
     settle().await;
     limiter.close();
-    server.release();
+    server.resume();
     assert!(call.await.unwrap().unwrap().is_allowed());
 }
 

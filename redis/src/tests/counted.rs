@@ -119,7 +119,7 @@ async fn a_replaced_algorithm_decides_the_calls_that_begin_later() {
     limiter.replace(FixedWindow::new(Quota::per_hour(7)));
     assert_eq!((limiter.algorithm(), quota(limiter.info())), (FixedWindow::new(Quota::per_hour(7)), 7));
     assert_eq!((limiter.generation(), limiter.info().generation()), (1, 1));
-    server.release();
+    server.resume();
     // The trip of the first call began before.
     assert_eq!(under_way.await.unwrap().unwrap().decision().limit(), 3);
     assert_eq!(limiter.check("a").await.unwrap().limit(), 7);

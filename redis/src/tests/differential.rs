@@ -114,10 +114,14 @@ fn both() -> (TokenBucket, FixedWindow) {
 compared! {
     script_of_a_token_bucket, TokenBucket::new(Quota::per_minute(7).burst(4)), MINUTE, 4;
     script_of_a_fast_token_bucket, TokenBucket::new(Quota::per_second(1_000_000)), SECOND, 1_000_000;
-    script_of_a_token_bucket_of_the_largest_rate, TokenBucket::new(Quota::per_second(1_000_000_000_000)), SECOND, 1_000_000_000_000;
-    script_of_a_token_bucket_of_the_largest_numbers, TokenBucket::new(Quota::per_day(104_249)), 86_400 * SECOND, 104_249;
-    swaps_of_a_token_bucket_above_the_numbers_of_a_script, TokenBucket::new(Quota::per_day(1_000_003)), 86_400 * SECOND, 1_000_003;
-    script_of_a_slow_token_bucket, TokenBucket::new(Quota::per(7, Duration::from_secs(3 * 86_400)).unwrap()), 3 * 86_400 * SECOND, 7;
+    script_of_a_token_bucket_of_the_largest_rate,
+        TokenBucket::new(Quota::per_second(1_000_000_000_000)), SECOND, 1_000_000_000_000;
+    script_of_a_token_bucket_of_the_largest_numbers,
+        TokenBucket::new(Quota::per_day(104_249)), 86_400 * SECOND, 104_249;
+    swaps_of_a_token_bucket_above_the_numbers_of_a_script,
+        TokenBucket::new(Quota::per_day(1_000_003)), 86_400 * SECOND, 1_000_003;
+    script_of_a_slow_token_bucket,
+        TokenBucket::new(Quota::per(7, Duration::from_secs(3 * 86_400)).unwrap()), 3 * 86_400 * SECOND, 7;
     script_of_a_leaky_bucket, LeakyBucket::new(Quota::per_minute(7)), MINUTE, 3;
     script_of_a_fixed_window, FixedWindow::new(Quota::per_minute(10)), MINUTE, 10;
     script_of_an_aligned_window, FixedWindow::new(Quota::per_second(10)).aligned(), SECOND, 10;

@@ -30,7 +30,7 @@ async fn a_call_ends_at_its_deadline_and_charges_nothing() {
     assert_eq!((error.kind(), start.elapsed()), (RedisErrorKind::Late, 50 * MS));
     assert!(error.to_string().contains("deadline"), "{error}");
     tokio::time::advance(MS).await;
-    server.release();
+    server.resume();
     assert_eq!(limiter.peek("a").await.unwrap().remaining(), 4, "the late call has charged nothing");
     assert_eq!(store.stats().late, 1);
 }
@@ -234,7 +234,7 @@ async fn masters_whose_clocks_differ_decide_by_their_own_and_keep_what_moves() {
             server.set(Mode::Hold);
             assert_eq!(limiter.check("a").await.unwrap_err().kind(), RedisErrorKind::Late);
             tokio::time::advance(MS).await;
-            server.release();
+            server.resume();
             assert_eq!(
                 limiter.peek("a").await.unwrap().remaining(),
                 4,

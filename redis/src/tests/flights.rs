@@ -35,7 +35,7 @@ async fn calls_that_arrive_during_a_trip_are_decided_together_in_order() {
     let calls: Vec<_> = [3, 4, 5, 2, 1, 1].map(|cost| tokio::spawn(limiter.check_n("a", cost))).into();
     settle().await;
     assert_eq!(server.commands().len(), 1, "one trip for all");
-    server.release();
+    server.resume();
     let mut remaining = Vec::new();
     for call in calls {
         let decision = call.await.unwrap().unwrap();
@@ -86,7 +86,7 @@ async fn a_cancelled_call_charges_nothing_and_blocks_no_other() {
     on_its_way.abort();
     waiting.abort();
     settle().await;
-    server.release();
+    server.resume();
     assert!(other.await.unwrap().is_ok());
     settle().await;
     assert_eq!(limiter.peek("a").await.unwrap().remaining(), 9);
@@ -101,7 +101,7 @@ async fn different_keys_do_not_wait_for_each_other() {
     settle().await;
     server.set(Mode::Serve);
     assert!(limiter.check("b").await.is_ok());
-    server.release();
+    server.resume();
     assert!(held.await.unwrap().is_ok());
 }
 
@@ -216,11 +216,11 @@ async fn a_call_that_is_dropped_charges_nothing() -> Result<(), RedisError> {
             // Another call moves the trip to a task, so the reply is sent, although the first call is not polled.
             let other = tokio::spawn(window.peek("a"));
             settle().await;
-            server.release();
+            server.resume();
             assert_eq!(other.await.unwrap()?.remaining(), 3);
         }
         drop(call);
-        server.release();
+        server.resume();
         settle().await;
         assert_eq!(window.peek("a").await?.remaining(), 5);
     }
@@ -235,7 +235,7 @@ async fn a_call_that_is_not_polled_delays_no_other() -> Result<(), RedisError> {
     let window = limiter(&store, FixedWindow::new(Quota::per_hour(5)));
     server.set(Mode::Hold);
     let idle = begun(window.check("a"));
-    server.release();
+    server.resume();
     let start = Instant::now();
     for left in [3, 2] {
         assert_eq!(window.check("a").await?.remaining(), left);
@@ -253,7 +253,7 @@ async fn calls_that_arrive_during_a_trip_do_not_need_its_call() -> Result<(), Re
     let first = begun(window.check("a"));
     let calls: Vec<_> = (0..3).map(|_| tokio::spawn(window.check("a"))).collect();
     settle().await;
-    server.release();
+    server.resume();
     for (call, left) in calls.into_iter().zip([3, 2, 1]) {
         assert_eq!(call.await.unwrap()?.remaining(), left);
     }

@@ -72,7 +72,7 @@ async fn calls_that_are_late_after_a_reply_do_not_open_the_breaker() {
     let calls = ["a", "b", "c", "d", "e", "f", "g"].map(call);
     tokio::time::sleep(MS).await;
     // The calls read the states, and write them too late.
-    server.release();
+    server.resume();
     server.set(Mode::Hang);
     for call in calls {
         assert_eq!(call.await.unwrap().unwrap_err().kind(), RedisErrorKind::Late);

@@ -63,7 +63,7 @@ async fn units_that_a_meter_counts_during_a_trip_are_one_charge() {
     }
     settle().await;
     assert_eq!(store.flush(Duration::ZERO).await, 20_000);
-    server.release();
+    server.resume();
     assert_eq!(store.flush(Duration::from_secs(1)).await, 0);
     assert_eq!(server.commands().len(), 4, "two trips, each of which reads and writes");
     assert_eq!((counts(&limiter), used(&limiter).await), ([40_000, 0, 0], 40_000));
@@ -92,7 +92,7 @@ async fn units_that_were_not_charged_during_an_outage_are_charged_when_it_is_ove
         // Nobody uses the limiter any more.
         let other = super::limiter(&store, FixedWindow::new(Quota::per_hour(LIMIT)));
         drop((limiter, meter));
-        server.release();
+        server.resume();
         let start = Instant::now();
         assert_eq!(store.flush(Duration::from_secs(60)).await, 0);
         assert!(start.elapsed() <= 900 * MS, "{mode:?}: {:?}", start.elapsed());
@@ -108,7 +108,7 @@ async fn units_whose_reply_is_lost_are_not_sent_again() {
     server.set(Mode::Hold);
     meter.add(5);
     settle().await;
-    server.release();
+    server.resume();
     server.set(Mode::Withhold);
     settle().await;
     // These units wait meanwhile.
@@ -130,12 +130,12 @@ async fn a_reply_that_comes_late_tells_what_was_charged() {
     server.set(Mode::Hold);
     meter.add(5);
     settle().await;
-    server.release();
+    server.resume();
     server.set(Mode::Withhold);
     settle().await;
     let start = Instant::now();
     advance(700 * MS).await;
-    server.release();
+    server.resume();
     assert_eq!(store.flush(Duration::from_secs(60)).await, 0);
     assert_eq!(start.elapsed(), 700 * MS);
     assert_eq!((counts(&limiter), used(&limiter).await), ([5, 0, 0], 5));
@@ -183,7 +183,7 @@ fn units_of_a_runtime_are_charged_though_another_one_whose_units_wait_is_not_dri
     second.block_on(async {
         // The task of the first runtime counts as abandoned after a time.
         let start = Instant::now();
-        server.release();
+        server.resume();
         while store.flush(50 * MS).await > 0 {
             other.add(1);
             assert!(start.elapsed() < Duration::from_secs(20), "the units wait for ever");
@@ -211,7 +211,7 @@ async fn late_units_of_two_tiers_are_charged_to_their_tiers() {
         here.settle(units);
     }
     settle().await;
-    server.release();
+    server.resume();
     assert_eq!(store.flush(Duration::from_secs(1)).await, 0);
     assert_eq!(server.commands().len(), 4, "the second trip has a charge for each tier");
     for tier in [&free, &paid] {
@@ -231,7 +231,7 @@ async fn late_units_are_charged_to_the_algorithm_that_has_replaced_another() {
     advance(60 * MS).await;
     settle().await;
     limiter.replace(FixedWindow::new(Quota::per_hour(50)));
-    server.release();
+    server.resume();
     assert_eq!(store.flush(Duration::from_secs(60)).await, 0);
     assert_eq!(limiter.peek(&()).await.unwrap().remaining(), 19);
 }

@@ -58,7 +58,7 @@ async fn a_call_that_is_dropped_is_not_woken() {
     settle().await;
     drop(call);
     settle().await;
-    server.release();
+    server.resume();
     settle().await;
     assert_eq!(wakes.0.load(Ordering::SeqCst), 0);
 }
@@ -79,7 +79,7 @@ async fn a_call_whose_trip_moves_to_a_task_gets_its_result() -> Result<(), Redis
         let second = tokio::spawn(window.check("a"));
         settle().await;
         assert_eq!(server.commands().len(), 1, "one trip at a time");
-        server.release();
+        server.resume();
         assert_eq!(timeout(HANGS, first).await.expect("the call is woken").unwrap()?.remaining(), 4);
         assert_eq!(timeout(HANGS, second).await.expect("the call is woken").unwrap()?.remaining(), 3);
     }
@@ -94,7 +94,7 @@ async fn a_call_that_is_dropped_on_its_own_trip_charges_nothing() -> Result<(), 
         let other = has_other.then(|| tokio::spawn(window.check("a")));
         settle().await;
         drop(call);
-        server.release();
+        server.resume();
         if let Some(other) = other {
             assert!(other.await.unwrap()?.is_allowed());
         }

@@ -1,4 +1,4 @@
-//! Settled calls and tiers: cases in which Redis once decided otherwise than the store in memory.
+//! Settled calls and tiers: cases in which Redis once decided otherwise than the limiter in memory.
 
 use std::time::Duration;
 

@@ -116,7 +116,7 @@ async fn a_flush_waits_for_the_settlements_of_all_limiters() {
     });
     settle().await;
     assert!(!flushed.is_finished());
-    server.release();
+    server.resume();
     assert_eq!(flushed.await.unwrap(), 0);
     assert_eq!([counts(&one), counts(&two)], [[3, 0, 0, 0]; 2]);
     assert_eq!([left(&one, "a").await, left(&one, "b").await, left(&two, "a").await], [6, 8, 6]);
@@ -131,7 +131,7 @@ async fn a_flush_waits_for_charges_that_were_not_sent_and_tells_how_many_are_lef
     assert_eq!(store.flush(Duration::from_secs(60)).await, 6);
     assert_eq!(start.elapsed(), Duration::from_secs(60));
     assert_eq!((counts(&one), counts(&two), store.stats().settle_errors), ([0; 4], [0; 4], 0));
-    server.release();
+    server.resume();
     assert_eq!(store.flush(Duration::from_secs(60)).await, 0);
     assert_eq!([counts(&one), counts(&two)], [[3, 0, 0, 0]; 2]);
     assert!(start.elapsed() <= Duration::from_millis(60_900), "{:?}", start.elapsed());
@@ -198,7 +198,7 @@ async fn a_charge_that_is_dropped_is_counted_by_whether_it_was_sent() {
     let sent = begun(limiter.charge("a", 4));
     settle().await;
     drop(sent);
-    server.release();
+    server.resume();
     assert_eq!(store.flush(Duration::from_secs(1)).await, 0);
     assert_eq!((counts(&limiter), left(&limiter, "a").await), ([4, 0, 2, 0], 6));
 }

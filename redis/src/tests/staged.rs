@@ -45,9 +45,9 @@ pub(super) enum Mode {
     Serve,
     /// There is no reply.
     Hang,
-    /// Calls are executed after `release`.
+    /// Calls are executed after `resume`.
     Hold,
-    /// Calls are executed at once, and the replies are sent after `release`.
+    /// Calls are executed at once, and the replies are sent after `resume`.
     Withhold,
     NoScript,
     Fail(&'static str),
@@ -75,7 +75,7 @@ impl Staged {
     }
 
     /// Lets all calls on hold continue.
-    pub(super) fn release(&self) {
+    pub(super) fn resume(&self) {
         self.set(Mode::Serve);
         self.0.go.notify_waiters();
     }

@@ -196,8 +196,9 @@ struct Run {
     interrupted: u64,
 }
 
-/// Lets clients send messages over `sockets` sockets of one key. The server replies after `delay`. `without_meter`, the
-/// handler counts nothing: calls with another key that fail then, fail because the machine is busy.
+/// Lets clients send messages over `sockets` sockets of one key. The server replies after `delay`. With
+/// `without_meter`, the handler counts nothing: calls with another key that fail then, fail because the machine is
+/// busy.
 async fn run(sockets: usize, rate: Option<u64>, delay: Duration, most: u64, without_meter: bool) -> Run {
     let server = RedisServer::start();
     let far = FarServer::start(server.address(), delay);
@@ -291,8 +292,8 @@ async fn all_bytes_of_sockets_are_charged_at_each_speed_and_distance() {
                 let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
                 println!(
                     "{:>10} {sockets:>4} sockets {delay:>6?}: {:>8} of {:>8} charged, {:.4}; uncharged {}, \
-                     {} failed; others {} of {} failed, {} of {} without a meter; unusable {:?}; {:.0} to {:.0} MiB; longest add {:?}, \
-                     {} above 50 us, and {} of as many loops of about that length",
+                     {} failed; others {} of {} failed, {} of {} without a meter; unusable {:?}; {:.0} to {:.0} MiB; \
+                     longest add {:?}, {} above 50 us, and {} of as many loops of about that length",
                     rate.map_or("full speed".to_owned(), |rate| format!("{rate}/s")),
                     run.charged,
                     run.sent,

@@ -141,7 +141,8 @@ fn summary(name: &str, phase: &str, time: Duration, calls: &[Call]) -> usize {
     let [p50, p90, p99] = [50, 90, 99].map(|percent| took[took.len() * percent / 100]);
     let (mean, max) = (took.iter().sum::<Duration>() / took.len() as u32, took[took.len() - 1]);
     println!(
-        "{name}, {phase}: {rate:.0} calls/s, {failed} of {} failed, mean {mean:?}, p50 {p50:?}, p90 {p90:?}, p99 {p99:?}, max {max:?}",
+        "{name}, {phase}: {rate:.0} calls/s, {failed} of {} failed, mean {mean:?}, p50 {p50:?}, p90 {p90:?}, \
+         p99 {p99:?}, max {max:?}",
         calls.len()
     );
     failed

@@ -21,14 +21,14 @@ fn fewer() -> u64 {
     scaled(3 * WAITERS).min(WAITERS)
 }
 
-/// What was needed to release many waiters.
+/// What was needed to admit many waiters.
 struct Took {
     /// The number of trips for each waiter.
     trips: f64,
     messages: u64,
 }
 
-/// Releases many waiters. Asserts that they are released in order, and that no more permits than allowed are held
+/// Lets many calls wait. Asserts that they are admitted in order, and that no more permits than allowed are held
 /// at once. Of every `lose` messages, the first is lost.
 async fn serve_all(count: u64, lose: Option<u64>) -> Took {
     let server = RedisServer::start();

@@ -23,7 +23,7 @@ pub(crate) enum Fault {
     SwallowReplies,
     /// Each connection is closed after this many bytes of the next reply.
     CutAfter(usize),
-    /// Of every so-many messages on a channel, the first is lost. With 1, all messages are lost.
+    /// Of as many messages on a channel, the first is lost. With 1, all messages are lost.
     LoseMessages(u64),
 }
 

@@ -56,9 +56,10 @@ pub use script::{MAX_LOCALS, ScriptSteps, Step, StepKind};
 /// ```
 #[diagnostic::on_unimplemented(
     message = "the states of `{Self}` cannot be kept on other machines",
-    note = "in Redis: each of `tower_throttle::algorithm` but `Concurrency`, tuples of them, and `Tiered` and `Lockout` \
-            around them; implement `StoredAlgorithm` for an algorithm of your own",
-    note = "the calls in progress of all machines, in place of a `Concurrency`, are limited by `redis.permits(name, limit)`"
+    note = "in Redis: each of `tower_throttle::algorithm` but `Concurrency`, tuples of them, and `Tiered` and \
+            `Lockout` around them; implement `StoredAlgorithm` for an algorithm of your own",
+    note = "the calls in progress of all machines, in place of a `Concurrency`, are limited by \
+            `redis.permits(name, limit)`"
 )]
 pub trait StoredAlgorithm: Algorithm {
     /// Returns the *kind* of the states: the shape of this type, without any number. It is one word of printable ASCII,

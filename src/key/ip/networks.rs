@@ -513,8 +513,8 @@ impl TrustedProxies {
         let set = NetworkSet::new(networks)?;
         match set.whole_family() {
             Some(network) => Err(ConfigError::new(format!(
-                "these proxies make up `{network}`, so every caller would be trusted and could choose its address: list \
-                 the networks that the proxies are in, or count them with `TrustedProxies::hops`"
+                "these proxies make up `{network}`, so every caller would be trusted and could choose its address: \
+                 list the networks that the proxies are in, or count them with `TrustedProxies::hops`"
             ))),
             None => Ok(Self::of(Trust::Networks(set))),
         }

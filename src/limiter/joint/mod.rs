@@ -20,7 +20,8 @@ pub use in_memory::{JointRequest, JointWait, decide_in_memory};
 #[diagnostic::on_unimplemented(
     message = "the calls of the limiter `{Self}` cannot be decided together with those of other limiters",
     note = "layers can be joined if all of them are of `RateLimiter`s, or all of them of one `RedisStore`",
-    note = "the layer of any other limiter, such as a `FairLimiter`, is applied by itself: the rate outside, the `FairLimiter` inside"
+    note = "the layer of any other limiter, such as a `FairLimiter`, is applied by itself: the rate outside, the \
+            `FairLimiter` inside"
 )]
 pub trait JointLimiter<K: ?Sized>: LimiterFor<K> {
     /// The kind of the limiter.

@@ -195,7 +195,7 @@ fn a_cost_holds_back_the_next() {
 }
 
 #[test]
-fn a_call_that_would_wait_too_long_is_rejected_at_once() {
+fn a_call_that_would_wait_too_long_is_denied_at_once() {
     let bucket = LeakyBucket::new(Quota::per_second(10)).queue(9).max_wait(Duration::from_millis(150));
     let mut bench = Bench::new(bucket);
     let first = bench.decided(0);

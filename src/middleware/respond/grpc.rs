@@ -322,7 +322,8 @@ mod tests {
             ),
             (
                 details(8, EXCEEDED, Some(second / 4), &[]),
-                "CAgSE3JhdGUgbGltaXQgZXhjZWVkZWQaMwoodHlwZS5nb29nbGVhcGlzLmNvbS9nb29nbGUucnBjLlJldHJ5SW5mbxIHCgUQgOWadw",
+                "CAgSE3JhdGUgbGltaXQgZXhjZWVkZWQaMwoodHlwZS5nb29nbGVhcGlzLmNvbS9nb29nbGUucnBjLlJldHJ5SW5mbxIHCgUQ\
+                 gOWadw",
             ),
             (
                 details(8, "", Some(Duration::new(60, 1)), &[]),
@@ -330,7 +331,8 @@ mod tests {
             ),
             (
                 details(8, EXCEEDED, Some(30 * second), &["per-ip"]),
-                "CAgSE3JhdGUgbGltaXQgZXhjZWVkZWQaMAoodHlwZS5nb29nbGVhcGlzLmNvbS9nb29nbGUucnBjLlJldHJ5SW5mbxIECgIIHho5Cit0eXBlLmdvb2dsZWFwaXMuY29tL2dvb2dsZS5ycGMuUXVvdGFGYWlsdXJlEgoKCBIGcGVyLWlw",
+                "CAgSE3JhdGUgbGltaXQgZXhjZWVkZWQaMAoodHlwZS5nb29nbGVhcGlzLmNvbS9nb29nbGUucnBjLlJldHJ5SW5mbxIECgII\
+                 Hho5Cit0eXBlLmdvb2dsZWFwaXMuY29tL2dvb2dsZS5ycGMuUXVvdGFGYWlsdXJlEgoKCBIGcGVyLWlw",
             ),
             (details(14, "limiter unavailable", None, &[]), "CA4SE2xpbWl0ZXIgdW5hdmFpbGFibGU"),
             (

@@ -1,7 +1,7 @@
 //! The key table. It is bounded, it is swept by the calls that use it, and it cannot be used to exceed a limit.
 
 mod bytes;
-mod slots;
+mod places;
 
 use std::time::Duration;
 

@@ -208,8 +208,8 @@ impl<A: Algorithm, O: Oracle> Sequence<'_, A, O> {
     fn verdict_is_right(&self, decision: &Decision, cost: u64) -> Result<(), String> {
         let allowed = decision.is_allowed();
         match self.oracle.verdict(cost) {
-            Verdict::Refuse => ensure!(!allowed, "admitted early"),
-            Verdict::Admit => ensure!(allowed, "refused what the rule admits"),
+            Verdict::Deny => ensure!(!allowed, "admitted early"),
+            Verdict::Admit => ensure!(allowed, "denied what the rule admits"),
             Verdict::Either => {}
         }
         let limit = self.oracle.limit();

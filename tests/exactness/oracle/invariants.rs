@@ -25,7 +25,7 @@ impl<A: Algorithm, O: Oracle> Sequence<'_, A, O> {
     }
 
     /// Returns whether a call on a copy of the state would be admitted.
-    fn lets_in(&self, state: &A::State, at: u64, cost: u64) -> bool {
+    fn admits(&self, state: &A::State, at: u64, cost: u64) -> bool {
         self.check(&mut state.clone(), at, cost).is_allowed()
     }
 
@@ -39,14 +39,14 @@ impl<A: Algorithm, O: Oracle> Sequence<'_, A, O> {
         ensure!(reported.is_some() == fits, "retry_after is there exactly if the cost can fit");
         let Some(wait) = reported.map(|reported| nanos(Some(reported))) else {
             let later = at.saturating_add(self.random.any_size());
-            ensure!(!self.lets_in(&self.state, later, cost), "never fits, but was let in later");
+            ensure!(!self.admits(&self.state, later, cost), "never fits, but was admitted later");
             return Ok(());
         };
         // If the clock shows its last reading, there is no later reading.
         ensure!(wait > 0 || at == u64::MAX, "denied, but to be retried at once");
         let end = self.setup.end;
-        let too_early = self.lets_in(&self.state, end, cost) && self.oracle_denies(end, cost);
-        ensure!(!too_early, "let in early, when the clock ends");
+        let too_early = self.admits(&self.state, end, cost) && self.oracle_denies(end, cost);
+        ensure!(!too_early, "when the clock ends, admitted early");
         if wait == 0 {
             return Ok(());
         }
@@ -55,7 +55,7 @@ impl<A: Algorithm, O: Oracle> Sequence<'_, A, O> {
         for early in [self.random.below(wait), self.random.below(wait), wait - 1] {
             let early = at.saturating_add(early).min(self.setup.end);
             if early < in_time {
-                ensure!(!self.lets_in(&self.state, early, cost), "let in at {early}, before retry_after");
+                ensure!(!self.admits(&self.state, early, cost), "admitted at {early}, before retry_after");
                 ensure!(
                     !self.oracle_admits(early, cost),
                     "the rule admits it at {early}, before retry_after"
@@ -64,9 +64,9 @@ impl<A: Algorithm, O: Oracle> Sequence<'_, A, O> {
         }
         let _ = self.check(&mut hammering, in_time.saturating_sub(1).min(self.setup.end), cost);
         if self.due(at, wait).is_some() {
-            ensure!(self.lets_in(&self.state, in_time, cost), "denied at retry_after");
-            ensure!(self.lets_in(&hammering, in_time, cost), "denied at retry_after, having hammered");
-            ensure!(!self.oracle_denies(in_time, cost), "the rule refuses it at retry_after");
+            ensure!(self.admits(&self.state, in_time, cost), "denied at retry_after");
+            ensure!(self.admits(&hammering, in_time, cost), "denied at retry_after, having hammered");
+            ensure!(!self.oracle_denies(in_time, cost), "the rule denies it at retry_after");
         }
         Ok(())
     }
@@ -89,7 +89,7 @@ impl<A: Algorithm, O: Oracle> Sequence<'_, A, O> {
     }
 
     fn oracle_denies(&self, at: u64, cost: u64) -> bool {
-        self.oracle_at(at).verdict(cost) == Verdict::Refuse
+        self.oracle_at(at).verdict(cost) == Verdict::Deny
     }
 
     fn remaining_is_true(&self, decision: &Decision, at: u64) -> Result<(), String> {
@@ -99,18 +99,21 @@ impl<A: Algorithm, O: Oracle> Sequence<'_, A, O> {
         let mut state = self.state.clone();
         if reported <= 6 || self.oracle.capacity().is_none() {
             for n in 0..reported.min(100) {
-                ensure!(self.check(&mut state, at, 1).is_allowed(), "only {n} more were let in");
+                ensure!(self.check(&mut state, at, 1).is_allowed(), "only {n} more were admitted");
             }
         } else {
-            ensure!(self.check(&mut state, at, reported).is_allowed(), "what remains was refused");
+            ensure!(self.check(&mut state, at, reported).is_allowed(), "what remains was denied");
             let more = reported.checked_add(1);
             ensure!(
-                more.is_none_or(|more| !self.lets_in(&self.state, at, more)),
-                "more than remaining let in"
+                more.is_none_or(|more| !self.admits(&self.state, at, more)),
+                "more than remaining admitted"
             );
         }
         let tried = self.oracle.capacity().is_some() || reported <= 100;
-        ensure!(!tried || !self.check(&mut state, at, 1).is_allowed(), "one more than remaining was let in");
+        ensure!(
+            !tried || !self.check(&mut state, at, 1).is_allowed(),
+            "one more than remaining was admitted"
+        );
         Ok(())
     }
 
@@ -131,7 +134,7 @@ impl<A: Algorithm, O: Oracle> Sequence<'_, A, O> {
             let early = at.saturating_add(least.saturating_sub(1)).min(self.setup.end);
             ensure!(!self.algorithm.is_fresh(&self.state, Nanos(early)), "fresh before reset_after");
             if let Some(whole) = self.oracle.whole() {
-                ensure!(!self.lets_in(&self.state, early, whole), "all was let in before reset_after");
+                ensure!(!self.admits(&self.state, early, whole), "all was admitted before reset_after");
             }
         }
         let Some(due) = self.due(at, reported) else { return Ok(()) };
@@ -139,7 +142,7 @@ impl<A: Algorithm, O: Oracle> Sequence<'_, A, O> {
         if let Some(whole) = self.oracle.whole() {
             let full = *self.oracle_at(due).remaining().start() == whole;
             ensure!(full, "the rule has not reset at reset_after");
-            ensure!(self.lets_in(&self.state, due, whole), "not all is let in at reset_after");
+            ensure!(self.admits(&self.state, due, whole), "not all is admitted at reset_after");
         }
         Ok(())
     }
@@ -176,7 +179,7 @@ impl<A: Algorithm, O: Oracle> Sequence<'_, A, O> {
         if whole.is_allowed() {
             ensure!(parts[2] == whole, "three at once: {whole:?}, one by one: {:?}", parts[2]);
         } else {
-            ensure!(!parts[2].is_allowed(), "three at once are refused, one by one let in");
+            ensure!(!parts[2].is_allowed(), "three at once are denied, one by one admitted");
         }
         Ok(())
     }

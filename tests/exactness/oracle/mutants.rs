@@ -63,13 +63,13 @@ impl<A> Mutant<A> {
 }
 
 impl Mutant<TokenBucket> {
-    /// Releases a token every `period / limit` nanoseconds, rounded down, so each token is a little early.
+    /// Adds a token every `period / limit` nanoseconds, rounded down, so each token is a little early.
     pub(crate) fn rounded_down(rule: &Rule) -> Self {
         let interval = rule.period / rule.limit;
         Self::new(Fault::None, TokenBucket::new(per(1, interval, rule.burst)))
     }
 
-    /// Releases a token every `period / limit` nanoseconds, rounded up, so the schedule drifts.
+    /// Adds a token every `period / limit` nanoseconds, rounded up, so the schedule drifts.
     pub(crate) fn rounded_up(rule: &Rule) -> Self {
         let interval = rule.period.div_ceil(rule.limit);
         Self::new(Fault::None, TokenBucket::new(per(1, interval, rule.burst)))

@@ -171,7 +171,7 @@ impl<A: Algorithm, O: Oracle> World<'_, A, O> {
         match result {
             Ok(reservation) => {
                 self.note(format!("reserve {cost}"));
-                assert_ne!(self.verdict(cost), Verdict::Refuse, "reserved early");
+                assert_ne!(self.verdict(cost), Verdict::Deny, "reserved early");
                 self.key.rule.admit(cost);
                 let charged_at = self.key.rule.clock().latest;
                 self.admitted.push(Admitted { reservation, cost, charged_at, is_forgotten: false });
@@ -214,17 +214,17 @@ impl<A: Algorithm, O: Oracle> World<'_, A, O> {
 
     /// Returns the decision that must be made on a call.
     fn verdict(&self, cost: u64) -> Verdict {
-        if cost > 0 && self.key.is_paused() { Verdict::Refuse } else { self.key.rule.verdict(cost) }
+        if cost > 0 && self.key.is_paused() { Verdict::Deny } else { self.key.rule.verdict(cost) }
     }
 
     fn decides(&mut self, decision: Decision, cost: u64) {
         let verdict = self.verdict(cost);
         if decision.is_allowed() {
-            assert_ne!(verdict, Verdict::Refuse, "admitted early");
+            assert_ne!(verdict, Verdict::Deny, "admitted early");
             self.key.rule.admit(cost);
             assert!(self.remains(&decision), "remaining");
         } else {
-            assert_ne!(verdict, Verdict::Admit, "refused what the rule admits");
+            assert_ne!(verdict, Verdict::Admit, "denied what the rule admits");
             self.its_wait_is_true(&decision, cost);
         }
         self.reported = Reported {
@@ -236,7 +236,7 @@ impl<A: Algorithm, O: Oracle> World<'_, A, O> {
 
     fn is_true(&mut self, peek: &Decision, cost: u64) {
         let verdict = self.verdict(cost);
-        assert_ne!(verdict, if peek.is_allowed() { Verdict::Refuse } else { Verdict::Admit }, "looked wrong");
+        assert_ne!(verdict, if peek.is_allowed() { Verdict::Deny } else { Verdict::Admit }, "looked wrong");
         assert!(self.remains(peek), "remaining");
         if !peek.is_allowed() {
             self.its_wait_is_true(peek, cost);
@@ -264,7 +264,7 @@ impl<A: Algorithm, O: Oracle> World<'_, A, O> {
             rule.observe(rule.clock().latest + span);
             rule.verdict(cost)
         };
-        assert_ne!(verdict_after(longer), Verdict::Refuse, "denied at retry_after");
+        assert_ne!(verdict_after(longer), Verdict::Deny, "denied at retry_after");
         if longer > 0 {
             assert_ne!(verdict_after(longer - 1), Verdict::Admit, "admitted before retry_after");
         }

@@ -151,8 +151,8 @@ fn lives(which: impl Fn(u64) -> bool, first: u64, count: u64, late: bool) {
         for nth in (0..KINDS).filter(|nth| which(*nth)) {
             let seen = kind(nth, Manner { seed: seed * KINDS + nth, late, slip: Slip::None });
             all.waited += seen.waited;
-            all.refused += seen.refused;
-            all.dropped += seen.dropped;
+            all.denied += seen.denied;
+            all.displaced += seen.displaced;
             all.reported += seen.reported;
             all.paused += seen.paused;
             all.late += seen.late;
@@ -160,8 +160,8 @@ fn lives(which: impl Fn(u64) -> bool, first: u64, count: u64, late: bool) {
     }
     assert!(
         all.waited > scaled(10_000)
-            && all.refused > scaled(10_000)
-            && all.dropped > scaled(1_000)
+            && all.denied > scaled(10_000)
+            && all.displaced > scaled(1_000)
             && all.reported > scaled(10_000)
             && all.paused > scaled(1_000)
             && all.late > scaled(100),
@@ -180,7 +180,7 @@ fn a_waiter_of_two_algorithms_is_admitted_when_both_allow() {
 }
 
 #[test]
-fn polled_late_a_token_is_taken_when_it_is_there_and_a_slot_when_a_call_is_released() {
+fn polled_late_a_token_is_taken_when_it_is_there_and_a_slot_when_a_call_is_admitted() {
     lives(|nth| nth < 10 || matches!(nth, 12 | 13 | 16), 20_000, 1_000, true);
 }
 

@@ -37,7 +37,7 @@ impl Exact {
         }
     }
 
-    /// Returns when a call may be released.
+    /// Returns when a call may be admitted.
     fn due(&self, cost: u64) -> BigInt {
         let spare = (&self.burst - cost) * &self.period;
         &self.at + (&self.missing - spare).max(BigInt::ZERO)
@@ -93,7 +93,7 @@ fn max_wait_is_kept_though_the_queued_costs_exceed_u64_max() {
 }
 
 #[test]
-fn queued_calls_are_released_when_the_exact_bucket_says_at_all_ends() {
+fn queued_calls_are_admitted_when_the_exact_bucket_says_at_all_ends() {
     type Call = PolledByHand<Acquire<TokenBucket>>;
     let mut waited = 0;
     for seed in 0..3_000 {
@@ -134,7 +134,7 @@ fn queued_calls_are_released_when_the_exact_bucket_says_at_all_ends() {
                             assert!(!in_time || queue.len() == 6, "{cost} waits until {due}: {what}");
                         }
                         None => {
-                            assert!(!passes && in_time, "{cost} is refused, or passes, at {due}: {what}");
+                            assert!(!passes && in_time, "{cost} is denied, or passes, at {due}: {what}");
                             queue.push_back((cost, call));
                             waited += 1;
                         }

@@ -16,8 +16,8 @@ use crate::support::{PolledByHand, Random};
 enum Method {
     Check,
     Acquire,
-    /// The call was evicted. It can be queued again when it would evict no other call.
-    Dropped,
+    /// The call was displaced. It can be queued again when it would displace no other call.
+    Displaced,
 }
 
 pub(crate) struct World<A: Algorithm> {
@@ -45,8 +45,8 @@ pub(crate) struct World<A: Algorithm> {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Seen {
     pub(crate) waited: u64,
-    pub(crate) refused: u64,
-    pub(crate) dropped: u64,
+    pub(crate) denied: u64,
+    pub(crate) displaced: u64,
     pub(crate) reported: u64,
     /// The calls that were denied while their key was paused.
     pub(crate) paused: u64,
@@ -81,7 +81,7 @@ impl<A: Algorithm> World<A> {
             9 => self.look(),
             10 | 11 if !self.calls.is_empty() => {
                 let at = random.below(self.calls.len() as u64) as usize;
-                self.log.push(format!("at {}: number {at} leaves the line", self.now));
+                self.log.push(format!("at {}: number {at} leaves the queue", self.now));
                 self.calls.remove(at);
                 self.line.waiting.remove(at);
                 self.settle();
@@ -130,7 +130,7 @@ impl<A: Algorithm> World<A> {
         assert_eq!(self.limiter.queued(), self.calls.len());
     }
 
-    /// Releases all waiters, and checks that all of them are woken.
+    /// Admits all waiters, and checks that all of them are woken.
     pub(crate) fn end(&mut self) {
         while let Some(next) = self.line.next(self.now) {
             self.advance(next);
@@ -155,7 +155,7 @@ impl<A: Algorithm> World<A> {
         self.settle();
     }
 
-    /// Releases the waiters whose scheduled times have come, and checks that no other call is ready.
+    /// Admits the waiters whose scheduled times have come, and checks that no other call is ready.
     fn settle(&mut self) {
         // The calls are polled in any order, as long as any of them is woken.
         while self.calls.iter().any(PolledByHand::is_woken) {
@@ -166,8 +166,8 @@ impl<A: Algorithm> World<A> {
         let mut reported = Vec::new();
         loop {
             let before = self.line.waiting.clone();
-            let Some(at) = self.line.release(self.now) else {
-                // If several calls are released at one instant, each reports the state after all of them.
+            let Some(at) = self.line.admit(self.now) else {
+                // If several calls are admitted at one instant, each reports the state after all of them.
                 for remaining in reported.drain(..) {
                     assert_eq!(remaining, self.remaining(), "after having waited");
                 }
@@ -219,26 +219,26 @@ impl<A: Algorithm> World<A> {
                 self.line.join(cost, self.now);
                 self.calls.push_back(call);
             }
-            (Fate::Drops, _) => {
+            (Fate::Displaces, _) => {
                 let mut oldest = self.calls.pop_front().unwrap();
-                let (dropped, arrived) = self.line.waiting.pop_front().unwrap();
-                assert!(oldest.run(), "the oldest should be evicted, and woken");
+                let (displaced, arrived) = self.line.waiting.pop_front().unwrap();
+                assert!(oldest.run(), "the oldest should be displaced, and woken");
                 let reported = oldest.output.unwrap();
-                self.log.push(format!("dropped, of {dropped}: {reported:?}"));
+                self.log.push(format!("displaced, of {displaced}: {reported:?}"));
                 assert!(!reported.is_allowed());
                 assert_eq!(reported.delay().as_nanos(), u128::from(self.now - arrived));
-                self.seen.dropped += 1;
-                // The calls behind the evicted waiter may be released now, and so may the new call.
+                self.seen.displaced += 1;
+                // The calls behind the displaced waiter may be admitted now, and so may the new call.
                 self.line.join(cost, self.now);
                 self.calls.push_back(call);
                 self.settle();
-                self.is_true(reported, dropped, Method::Dropped, random);
+                self.is_true(reported, displaced, Method::Displaced, random);
             }
-            (Fate::Refused, Some(decision)) => {
-                assert!(!decision.is_allowed() && decision.delay().is_zero(), "should be refused");
+            (Fate::Denied, Some(decision)) => {
+                assert!(!decision.is_allowed() && decision.delay().is_zero(), "should be denied");
                 assert_eq!(decision.remaining(), self.remaining());
                 self.is_true(decision, cost, Method::Acquire, random);
-                self.seen.refused += 1;
+                self.seen.denied += 1;
             }
             other => panic!("{other:?} for {cost} at {}", self.now),
         }
@@ -270,14 +270,14 @@ impl<A: Algorithm> World<A> {
     }
 
     /// Asserts that the call is denied at every instant before its `retry_after`, and not at this instant, if no other
-    /// calls arrive. If the call could evict a waiter, `retry_after` is only an upper bound.
+    /// calls arrive. If the call could displace a waiter, `retry_after` is only an upper bound.
     fn is_true(&mut self, decision: Decision, cost: u64, method: Method, random: &mut Random) {
         if cost > self.line.rule.capacity() {
             assert_eq!(decision.retry_after(), None, "never fits");
             return;
         }
         let reported = decision.retry_after().expect("time heals it").as_nanos() as u64;
-        let refused = |after: u64| {
+        let denied = |after: u64| {
             let mut line = self.line.clone();
             line.go(self.now, self.now + after);
             match method {
@@ -285,18 +285,18 @@ impl<A: Algorithm> World<A> {
                     let is_paused = line.is_paused(self.now + after);
                     is_paused || !line.waiting.is_empty() || !line.rule.fits(cost)
                 }
-                Method::Acquire => line.fate(cost, self.now + after) == Fate::Refused,
-                Method::Dropped => {
+                Method::Acquire => line.fate(cost, self.now + after) == Fate::Denied,
+                Method::Displaced => {
                     line.patience.drops_oldest = false;
-                    line.fate(cost, self.now + after) == Fate::Refused
+                    line.fate(cost, self.now + after) == Fate::Denied
                 }
             }
         };
-        assert!(reported > 0 || matches!(method, Method::Dropped), "to be retried at once");
-        assert!(!refused(reported), "refused at {reported}, as reported, by {method:?} of {cost}");
+        assert!(reported > 0 || matches!(method, Method::Displaced), "to be retried at once");
+        assert!(!denied(reported), "denied at {reported}, as reported, by {method:?} of {cost}");
         self.seen.reported += 1;
         self.seen.paused += u64::from(self.line.is_paused(self.now));
-        // Other calls may leave the line before their turns.
+        // Other calls may leave the queue before their scheduled times.
         let may_be_early = (0..self.line.waiting.len()).any(|at| self.line.deadline(at).is_some());
         if may_be_early || matches!(method, Method::Acquire) && self.line.patience.drops_oldest {
             return;
@@ -314,8 +314,8 @@ impl<A: Algorithm> World<A> {
         tried.push(random.below(reported.max(1)));
         for early in tried.into_iter().filter(|early| *early < reported) {
             assert!(
-                refused(early),
-                "let in after {early}, before {reported} as reported, by {method:?} of {cost}"
+                denied(early),
+                "admitted after {early}, before {reported} as reported, by {method:?} of {cost}"
             );
         }
     }

@@ -8,11 +8,11 @@ use super::naive_queue::Naive;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Slip {
     None,
-    /// A call that fits is released before an earlier call that does not fit.
+    /// A call that fits is admitted before an earlier call that does not fit.
     LighterOvertake,
     /// The scheduled time of a new call is computed as if the queue were empty.
     TurnsForgetTheLine,
-    /// The place of a released call stays taken.
+    /// The place of an admitted call stays taken.
     PlacesStayTaken,
     /// Every scheduled time is a nanosecond too late.
     ANanosecondLate,
@@ -49,7 +49,7 @@ pub(crate) struct Line {
     pub(crate) total: usize,
     /// The end of the latest pause, or the latest reset. No waiter is charged at an earlier time.
     since: u64,
-    /// `true` from the beginning of a pause until a release after its end.
+    /// `true` from the beginning of a pause until an admission after its end.
     is_paused: bool,
     /// `true` if a pause began, or units were charged after the fact, while the present waiters waited. They are then
     /// denied when they have waited for `max_wait`.
@@ -60,9 +60,9 @@ pub(crate) struct Line {
 pub(crate) enum Fate {
     Passes,
     Waits,
-    /// The call evicts the oldest waiter.
-    Drops,
-    Refused,
+    /// The call displaces the oldest waiter.
+    Displaces,
+    Denied,
 }
 
 impl Line {
@@ -105,7 +105,7 @@ impl Line {
         self.is_paused && now < self.since
     }
 
-    /// Returns the algorithm and the time before the first waiter can be released: `now`, or the end of the pause.
+    /// Returns the algorithm and the time before the first waiter can be admitted: `now`, or the end of the pause.
     fn start(&self, now: u64) -> (Naive, u64) {
         let mut rule = self.rule.clone();
         let start = if self.is_paused(now) { self.since } else { now };
@@ -130,12 +130,12 @@ impl Line {
         (0..self.waiting.len()).find(|at| self.deadline(*at).is_some_and(|deadline| deadline <= now))
     }
 
-    /// Returns when a call would be released that arrives after the waiters in `before`.
+    /// Returns when a call would be admitted that arrives after the waiters in `before`.
     fn turn(&self, before: impl Iterator<Item = (u64, u64)>, cost: u64, now: u64) -> u64 {
         let (mut rule, mut at) = self.start(now);
         for (cost, arrived) in before {
             at = rule.turn(cost, at);
-            assert!(rule.release(Some((cost, arrived.max(self.since))), at));
+            assert!(rule.admit(Some((cost, arrived.max(self.since))), at));
         }
         rule.turn(cost, at) + u64::from(self.slip == Slip::ANanosecondLate)
     }
@@ -153,21 +153,21 @@ impl Line {
             return Fate::Passes;
         }
         if cost > self.rule.capacity() || self.patience.places == 0 {
-            return Fate::Refused;
+            return Fate::Denied;
         }
         let full = self.waiting.len() + self.lost >= self.patience.places as usize;
         match full {
-            false if self.waiting.len() >= self.total => Fate::Refused,
+            false if self.waiting.len() >= self.total => Fate::Denied,
             false if self.in_time(0, cost, now) => Fate::Waits,
             true if self.patience.drops_oldest && !self.waiting.is_empty() && self.in_time(1, cost, now) => {
-                Fate::Drops
+                Fate::Displaces
             }
-            _ => Fate::Refused,
+            _ => Fate::Denied,
         }
     }
 
-    /// Releases the first waiter, if its scheduled time has come.
-    pub(crate) fn release(&mut self, now: u64) -> Option<usize> {
+    /// Admits the first waiter, if its scheduled time has come.
+    pub(crate) fn admit(&mut self, now: u64) -> Option<usize> {
         if self.is_paused {
             self.rule.observe(now.min(self.since));
             self.is_paused = now < self.since;
@@ -179,18 +179,18 @@ impl Line {
             self.rule.observe(now);
             let at = (0..self.waiting.len()).find(|at| self.rule.fits(self.waiting[*at].0))?;
             let (cost, arrived) = self.waiting.remove(at).unwrap();
-            assert!(self.rule.release(Some((cost, arrived)), now));
+            assert!(self.rule.admit(Some((cost, arrived)), now));
             return Some(at);
         }
         let first = self.waiting.front().map(|(cost, arrived)| (*cost, (*arrived).max(self.since)));
-        self.rule.release(first, now).then(|| {
+        self.rule.admit(first, now).then(|| {
             self.waiting.pop_front();
             self.lost += usize::from(self.slip == Slip::PlacesStayTaken);
             0
         })
     }
 
-    /// Releases all waiters whose scheduled times are at most `to`, if no other calls arrive.
+    /// Admits all waiters whose scheduled times are at most `to`, if no other calls arrive.
     pub(crate) fn go(&mut self, now: u64, to: u64) {
         let mut at = now;
         while let Some(next) = self.next(at).filter(|next| *next <= to) {
@@ -202,17 +202,17 @@ impl Line {
 
     fn settle(&mut self, now: u64) {
         loop {
-            while self.release(now).is_some() {}
+            while self.admit(now).is_some() {}
             let Some(late) = self.late(now) else { break };
             self.waiting.remove(late);
         }
     }
 
-    /// Returns when the first waiter can be released, or when a waiter is denied because it has waited for too long.
+    /// Returns when the first waiter can be admitted, or when a waiter is denied because it has waited for too long.
     pub(crate) fn next(&self, now: u64) -> Option<u64> {
         let (rule, start) = self.start(now);
-        let released = self.waiting.front().map(|(cost, _)| rule.turn(*cost, start))?;
+        let admitted = self.waiting.front().map(|(cost, _)| rule.turn(*cost, start))?;
         let denied = (0..self.waiting.len()).filter_map(|at| self.deadline(at)).min();
-        Some(denied.map_or(released, |denied| released.min(denied)))
+        Some(denied.map_or(admitted, |denied| admitted.min(denied)))
     }
 }

@@ -1,4 +1,4 @@
-//! Queues of each algorithm, checked against a naive queue: when calls are released, which calls are denied, and what
+//! Queues of each algorithm, checked against a naive queue: when calls are admitted, which calls are denied, and what
 //! each decision reports.
 
 mod against_naive_queue;

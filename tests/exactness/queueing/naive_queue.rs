@@ -1,4 +1,4 @@
-//! The algorithms, written as plainly as possible. They compute when a call may be released, and what the call takes.
+//! The algorithms, written as plainly as possible. They compute when a call may be admitted, and what the call takes.
 
 use tower_throttle::algorithm::MAX_DEBT;
 
@@ -28,7 +28,7 @@ pub(crate) struct Bucket {
     missing: u128,
 }
 
-/// A schedule. `next` is the time at which the next call may be released, in grains.
+/// A schedule. `next` is the time at which the next call may be admitted, in grains.
 #[derive(Clone, Debug)]
 pub(crate) struct Leaky {
     limit: u128,
@@ -148,7 +148,7 @@ impl Naive {
         }
     }
 
-    /// Returns when the next call may be released, at `now` or later.
+    /// Returns when the next call may be admitted, at `now` or later.
     pub(crate) fn turn(&self, cost: u64, now: u64) -> u64 {
         let turn = match self {
             Self::Bucket(bucket) => bucket.due(cost).div_ceil(bucket.limit) as u64,
@@ -205,8 +205,8 @@ impl Naive {
         }
     }
 
-    /// Releases the first waiter of a queue, if it may be released by `now`. Otherwise, only advances the time.
-    pub(crate) fn release(&mut self, first: Option<(u64, u64)>, now: u64) -> bool {
+    /// Admits the first waiter of a queue, if it may be admitted by `now`. Otherwise, only advances the time.
+    pub(crate) fn admit(&mut self, first: Option<(u64, u64)>, now: u64) -> bool {
         if let Some((cost, arrived)) = first {
             if let Self::Bucket(bucket) = self {
                 let due = bucket.due(cost);

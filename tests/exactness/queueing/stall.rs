@@ -1,4 +1,4 @@
-//! Releases after a stall of the runtime. Slots that are overdue by more than 5 ms are lost.
+//! Admissions after a stall of the runtime. Slots that are overdue by more than 5 ms are lost.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ const MS: u64 = 1_000_000;
 /// The tolerance that `LeakyBucket`, `TokenBucket` and `Smooth` document.
 const TOLERANCE: u64 = 5 * MS;
 
-/// A limiter with many queued calls, and the instants at which they are released.
+/// A limiter with many queued calls, and the instants at which they are admitted.
 struct Stalled<A: Algorithm> {
     _limiter: RateLimiter<A>,
     clock: ManualClock,
@@ -62,14 +62,14 @@ impl<A: Algorithm> Stalled<A> {
         self.left.len() - before
     }
 
-    /// Polls all calls at each multiple of `tick`, until all are released.
+    /// Polls all calls at each multiple of `tick`, until all are admitted.
     fn finish(&mut self, tick: u64) {
         while !self.waiting.is_empty() {
             self.stall_until((self.now / tick + 1) * tick);
         }
     }
 
-    /// Asserts that no span has more releases than `burst`, and the number that the rate brings in the span and the
+    /// Asserts that no span has more admissions than `burst`, and the number that the rate brings in the span and the
     /// tolerance.
     fn keeps_the_rate(&self, burst: u64, limit: u64, period: u64) {
         let allowed = |span: u64| {
@@ -86,7 +86,7 @@ impl<A: Algorithm> Stalled<A> {
 }
 
 #[test]
-fn after_a_stall_of_the_runtime_a_leaky_bucket_releases_one_call_and_the_next_an_interval_later() {
+fn after_a_stall_of_the_runtime_a_leaky_bucket_admits_one_call_and_the_next_an_interval_later() {
     let mut queue = Stalled::with(LeakyBucket::new(quota(10, SECOND)).queue(20), 21);
     assert_eq!(queue.left, [0]);
     assert_eq!(queue.stall_until(1_500 * MS), 1, "fifteen slots are overdue");
@@ -113,8 +113,8 @@ fn slots_that_are_overdue_by_a_few_ticks_of_the_timer_are_made_up_for() {
 }
 
 #[test]
-fn after_a_stall_a_token_bucket_releases_no_more_than_it_holds() {
-    // With a burst of 3, at most three calls are released, although fifteen tokens have come.
+fn after_a_stall_a_token_bucket_admits_no_more_than_it_holds() {
+    // With a burst of 3, at most three calls are admitted, although fifteen tokens have come.
     let mut queue = Stalled::with(TokenBucket::new(quota(10, SECOND).burst(3)).queue(30), 33);
     assert_eq!(queue.left.len(), 3);
     assert_eq!(queue.stall_until(1_500 * MS), 3);
@@ -130,7 +130,7 @@ fn after_a_stall_a_token_bucket_releases_no_more_than_it_holds() {
 }
 
 #[test]
-fn after_a_stall_the_calls_queued_for_a_smooth_limiter_are_released_an_interval_apart() {
+fn after_a_stall_the_calls_queued_for_a_smooth_limiter_are_admitted_an_interval_apart() {
     let mut queue = Stalled::with(Smooth::bursty(quota(10, SECOND)).queue(30), 31);
     assert_eq!(queue.stall_until(1_500 * MS), 1, "a stall stores no permits");
     queue.finish(MS);
@@ -147,7 +147,7 @@ fn a_peek_and_the_times_of_later_waiters_follow_the_moved_schedule() {
     let mut queue = Stalled::with(LeakyBucket::new(quota(10, SECOND)).queue(20), 6);
     queue.clock.set(Duration::from_nanos(1_500 * MS));
     let limiter = queue._limiter.clone();
-    // Five calls wait. They are released at 1,500, 1,595, .. 1,895 ms, so the next call can be released at 1,995 ms.
+    // Five calls wait. They are admitted at 1,500, 1,595, .. 1,895 ms, so the next call can be admitted at 1,995 ms.
     assert_eq!(limiter.peek("key").retry_after(), Some(ns(495 * MS)));
     queue.now = 1_500 * MS;
     assert_eq!(queue.poll(), 1);

@@ -18,7 +18,7 @@ use tower_throttle::key::{Bearer, Global, Header, KeyError, KeyExtractor, PeerIp
 use tower_throttle::limiter::{Acquired, Attempt, Decided, Limiter, LimiterFor};
 use tower_throttle::stats::LimiterStats;
 
-use super::{per, refusal, request, second, through};
+use super::{per, rejection, request, second, through};
 use crate::details::reported;
 use crate::frames::{ask, one};
 use crate::service::{Echo, SAY, builder, limit, serve};

@@ -41,7 +41,7 @@ where
 }
 
 /// Returns the headers of a rejection, which has no body and no trailers.
-macro_rules! refusal {
+macro_rules! rejection {
     ($layer:expr) => {{
         let response = through(&$layer).await;
         assert_eq!(response.status(), StatusCode::OK);
@@ -52,14 +52,14 @@ macro_rules! refusal {
         headers
     }};
 }
-pub(crate) use refusal;
+pub(crate) use rejection;
 
 /// Returns the headers of the rejection of the second of two calls.
 macro_rules! second {
     ($layer:expr) => {{
         let layer = $layer;
         assert!(!through(&layer).await.headers().contains_key("grpc-status"));
-        refusal!(layer)
+        rejection!(layer)
     }};
 }
 pub(crate) use second;

@@ -6,7 +6,7 @@ use http::{Request, StatusCode};
 use http_body::Body;
 use tower_throttle::clock::ManualClock;
 
-use super::{per, refusal, second, through};
+use super::{per, rejection, second, through};
 use crate::details::reported;
 use crate::frames::{self, Says, ask, call, one};
 use crate::protobuf::{A_QUARTER, ONE_SECOND, THIRTY_SECONDS_PER_IP, denied};

@@ -8,7 +8,7 @@ use tower::Layer;
 use tower_throttle::clock::ManualClock;
 use tower_throttle::middleware::{HttpResponder, SendHeaders};
 
-use super::{per, refusal, second, through};
+use super::{per, rejection, second, through};
 use crate::details::{Details, reported};
 use crate::frames::one;
 use crate::protobuf::denied;

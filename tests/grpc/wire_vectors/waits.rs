@@ -13,7 +13,7 @@ use tower_throttle::algorithm::{
 use tower_throttle::clock::ManualClock;
 use tower_throttle::middleware::HttpResponder;
 
-use super::{per, refusal, second, through};
+use super::{per, rejection, second, through};
 use crate::details::{Details, reported};
 use crate::frames::one;
 use crate::protobuf::denied;
@@ -53,7 +53,7 @@ where
 {
     let clock = ManualClock::new();
     let layer = limit(rule, &clock);
-    let mut refused = 0;
+    let mut rejected = 0;
     for _ in 0..100 {
         clock.advance(Duration::from_nanos(random.below(500_000_000)));
         let decision = layer.limiter().peek(&());
@@ -61,12 +61,12 @@ where
             assert!(!through(&layer).await.headers().contains_key("grpc-status"));
             continue;
         }
-        let headers = refusal!(layer);
+        let headers = rejection!(layer);
         let reported = reported(&headers);
         assert_eq!((reported.wait, reported.names), (decision.retry_after(), vec!["default".to_owned()]));
-        refused += 1;
+        rejected += 1;
     }
-    refused
+    rejected
 }
 
 #[tokio::test]
@@ -75,7 +75,7 @@ async fn with_every_algorithm_it_is_the_wait_of_the_decision() {
     for round in 0..10 {
         let period = Duration::from_nanos(random.within(1_000_000_000..=90_000_000_000));
         let quota = Quota::per(random.within(1..=5), period).unwrap();
-        for refused in [
+        for rejected in [
             walk(TokenBucket::new(quota), &mut random).await,
             walk(LeakyBucket::new(quota).queue(0), &mut random).await,
             walk(FixedWindow::new(quota), &mut random).await,
@@ -86,7 +86,7 @@ async fn with_every_algorithm_it_is_the_wait_of_the_decision() {
             walk(Smooth::warming_up(quota, period / 2).queue(0), &mut random).await,
             walk(TokenBucket::new(quota).block_for(period).after(3), &mut random).await,
         ] {
-            assert!(refused > 0, "round {round}: {quota:?} rejected no call");
+            assert!(rejected > 0, "round {round}: {quota:?} rejected no call");
         }
     }
 }
@@ -97,11 +97,11 @@ async fn a_cost_that_can_never_fit_is_not_to_be_retried() {
     let clock = ManualClock::new();
     let second = Duration::from_secs(1);
     let never = limit(per(1, second), &clock).cost(dear);
-    let headers = refusal!(never);
+    let headers = rejection!(never);
     assert_eq!(reported(&headers), Details::new(None, &["default"], Some(-1)));
     assert_eq!(one(&headers, "grpc-status-details-bin"), Some(denied(None, &["default"]).as_str()));
 
-    let headers = refusal!(never.hidden());
+    let headers = rejection!(never.hidden());
     assert_eq!(reported(&headers), Details::new(None, &[], Some(-1)));
     assert_eq!(one(&headers, "grpc-status-details-bin"), Some("CAgSE3JhdGUgbGltaXQgZXhjZWVkZWQ"));
 
@@ -109,7 +109,7 @@ async fn a_cost_that_can_never_fit_is_not_to_be_retried() {
     let used = limit(per(1, second), &clock).name("later");
     assert!(used.limiter().check(&()).is_allowed());
     let never = limit(per(1, second), &clock).cost(dear).name("never");
-    let headers = refusal!(used.and(never));
+    let headers = rejection!(used.and(never));
     assert_eq!(reported(&headers), Details::new(None, &["later", "never"], Some(-1)));
 }
 
@@ -117,7 +117,7 @@ async fn a_cost_that_can_never_fit_is_not_to_be_retried() {
 async fn the_end_of_a_call_in_progress_is_not_known() {
     let layer = limit(Concurrency::per_key(1), &ManualClock::new());
     let _in_progress = layer.limiter().try_acquire_permit(&()).unwrap();
-    let headers = refusal!(layer);
+    let headers = rejection!(layer);
     assert_eq!(reported(&headers), Details::new(None, &["default"], None));
 }
 
@@ -128,7 +128,7 @@ async fn jitter_is_the_same_in_all_parts_that_report_a_wait() {
     through(&layer).await;
     let mut waits = Vec::new();
     for _ in 0..500 {
-        let headers = refusal!(layer);
+        let headers = rejection!(layer);
         // `reported` compares the delay, the pushback, and `Retry-After`.
         let reported = reported(&headers).wait.unwrap();
         assert!((wait..=wait + most).contains(&reported), "{reported:?}");
@@ -148,7 +148,7 @@ async fn jitter_is_the_same_in_all_parts_that_report_a_wait() {
 async fn jitter_adds_no_wait_where_no_wait_helps() {
     let jitter = HttpResponder::new().jitter(Duration::from_secs(5));
     let layer = limit(per(1, Duration::from_secs(1)), &ManualClock::new()).cost(|_: &Request<_>| 2);
-    let headers = refusal!(layer.responder(jitter));
+    let headers = rejection!(layer.responder(jitter));
     assert_eq!(reported(&headers), Details::new(None, &["default"], Some(-1)));
 }
 
@@ -159,7 +159,7 @@ async fn jitter_may_exceed_any_timeout() {
         let layer = limit(per(1, second), &ManualClock::new()).responder(HttpResponder::new().jitter(most));
         through(&layer).await;
         for _ in 0..100 {
-            let wait = reported(&refusal!(layer)).wait.unwrap();
+            let wait = reported(&rejection!(layer)).wait.unwrap();
             assert!(wait >= second && wait <= most.saturating_add(second), "{wait:?}");
         }
     }

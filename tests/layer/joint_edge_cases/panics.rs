@@ -69,7 +69,7 @@ fn an_algorithm_that_panics_leaves_the_others_unchanged_and_no_lock_held() {
 
 /// An algorithm that panics leaves no place in the table occupied, so new keys still find a place.
 #[test]
-fn an_algorithm_that_panics_on_new_keys_loses_no_slots() {
+fn an_algorithm_that_panics_on_new_keys_loses_no_places() {
     let clock = ManualClock::new();
     let (moody, angry) = moody(5);
     let limiter = RateLimiter::builder(moody).clock(clock.clone()).max_keys(10).build();

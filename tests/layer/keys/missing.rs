@@ -38,7 +38,7 @@ async fn callers_without_a_token_a_cookie_or_a_header_share_one_budget() {
             let layer = RateLimitLayer::new($key, at_once(2));
             assert_eq!(statuses!(layer, from("1.1.1.1"), from("2.2.2.2"), from("3.3.3.3")), [200, 200, 429]);
             assert_eq!(layer.stats().keys, KeyStats::default(), "no key is missing");
-            // the mend that the README names
+            // the fix that the README names
             let layer = RateLimitLayer::new($key.or(PeerIp::new()), at_once(2));
             assert_eq!(statuses!(layer, from("1.1.1.1"), from("2.2.2.2"), from("3.3.3.3")), [200; 3]);
         }};

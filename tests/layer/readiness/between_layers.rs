@@ -25,10 +25,10 @@ fn a_limited_service_fits_between_two_whose_errors_are_boxed() {
     assert_eq!(boxes(Error::Inner(BoxError::from("boxed"))), "boxed");
 }
 
-fn all_forty(limit: &str, (passed, refused): (usize, usize), calls: usize) {
+fn all_forty(limit: &str, (passed, rejected): (usize, usize), calls: usize) {
     let expected = if limit.ends_with("denies") { (1, 39) } else { (40, 0) };
-    assert_eq!((passed, refused), expected, "{limit}");
-    assert_eq!(calls, passed, "{limit}: a refused call does not reach the service behind");
+    assert_eq!((passed, rejected), expected, "{limit}");
+    assert_eq!(calls, passed, "{limit}: a rejected call does not reach the service behind");
 }
 
 #[tokio::test(start_paused = true)]
@@ -106,18 +106,18 @@ async fn it_works_between_timeouts_that_are_not_reached() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn beside_load_shedding_no_call_waits_for_a_slot() {
+async fn beside_load_shedding_no_call_waits() {
     every_limit!(
         |limit, probe| ServiceBuilder::new()
             .layer(LoadShedLayer::new())
             .layer(ConcurrencyLimitLayer::new(1))
             .layer(limit)
             .service(probe),
-        |limit: &str, (passed, refused): (usize, usize), calls: usize| {
+        |limit: &str, (passed, rejected): (usize, usize), calls: usize| {
             // The calls that are made one after another are all admitted. Of the calls at once, only the first is
             // admitted, while it is in flight.
             let expected = if limit.ends_with("denies") { (1, 39) } else { (21, 19) };
-            assert_eq!((passed, refused), expected, "{limit}");
+            assert_eq!((passed, rejected), expected, "{limit}");
             assert_eq!(calls, passed, "{limit}");
         }
     );

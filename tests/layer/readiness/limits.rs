@@ -38,14 +38,14 @@ where
     E: Into<BoxError> + Send + 'static,
 {
     let mut same = service.clone();
-    let (mut passed, mut refused) = (0, 0);
+    let (mut passed, mut rejected) = (0, 0);
     let mut count = |answer: Result<String, E>| match answer {
         Ok(_) => passed += 1,
         Err(error) => {
             let error = error.into();
             let limited = matches!(error.downcast_ref::<Error<std::io::Error>>(), Some(Error::Limited(_)));
             assert!(limited || error.is::<tower::load_shed::error::Overloaded>(), "{error:?}");
-            refused += 1;
+            rejected += 1;
         }
     };
     for n in 0..20 {
@@ -60,7 +60,7 @@ where
         calls.spawn(async move { service.oneshot(n.to_string()).await });
     }
     calls.join_all().await.into_iter().for_each(&mut count);
-    (passed, refused)
+    (passed, rejected)
 }
 
 /// Runs `$stack` with each kind of limiter, at the position of `$limit`.

@@ -33,8 +33,8 @@ impl<E> Responder<String, String, E> for Telling {
         error
     }
 
-    fn reject(&self, request: &String, refusal: Rejection<'_>) -> Result<String, E> {
-        match refusal {
+    fn reject(&self, request: &String, rejection: Rejection<'_>) -> Result<String, E> {
+        match rejection {
             Rejection::Limited(reports) => Ok(format!("not {request}, {}", said(reports))),
             other => panic!("{other:?}"),
         }

@@ -56,7 +56,7 @@ impl<'a> Schedule<'a> {
         let world = self.world.lock();
         self.calls.retain_mut(|(job, call)| {
             let Some(output) = call.output.take() else { return true };
-            let Call { made, came, left, refused } = world.calls[*job];
+            let Call { made, came, left, rejected } = world.calls[*job];
             let now = Instant::now();
             match output.map_err(failure) {
                 Ok(answer) => {
@@ -65,9 +65,9 @@ impl<'a> Schedule<'a> {
                     self.tally.waited += usize::from(left.expect("it was called") > came.unwrap());
                 }
                 Err(Failure::Limited) => {
-                    assert_eq!(left, None, "{job} is refused, and called all the same");
-                    assert!(refused || !world.exact, "{job} is refused though there is a place");
-                    self.tally.refused += 1;
+                    assert_eq!(left, None, "{job} is rejected, and called all the same");
+                    assert!(rejected || !world.exact, "{job} is rejected though there is a place");
+                    self.tally.rejected += 1;
                 }
                 Err(Failure::Shed) => {
                     assert!(self.parts.sheds);

@@ -42,7 +42,7 @@ struct Call {
     came: Option<Instant>,
     /// The time at which the layer called the inner service.
     left: Option<Instant>,
-    refused: bool,
+    rejected: bool,
 }
 
 /// What is observed of a stack: in front of the layer, behind the layer, and in the innermost service.
@@ -62,7 +62,7 @@ struct World {
     /// The calls that the innermost service works on, and the maximum number of these calls.
     working: BTreeMap<Job, Work>,
     most: usize,
-    /// `true` if the innermost service from now on answers at once.
+    /// `true` if, from now on, the innermost service answers at once.
     hurries: bool,
 }
 
@@ -82,7 +82,7 @@ impl World {
         if passes || self.line.len() < self.places {
             self.line.push_back(job);
         } else {
-            self.calls[job].refused = true;
+            self.calls[job].rejected = true;
         }
     }
 
@@ -110,7 +110,7 @@ impl World {
         assert!(!self.exact || late.is_none(), "{late:?} is still queued");
     }
 
-    /// Asserts that each released call had a slot of its own at that time, in the order of arrival.
+    /// Asserts that each admitted call had a slot of its own at that time, in the order of arrival.
     fn assert_slots(&self) {
         let mut free = None;
         for job in &self.came {

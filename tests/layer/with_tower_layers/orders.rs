@@ -34,8 +34,8 @@ async fn schedules(build: fn(&mut Builder) -> Stack) -> Tally {
         }
     })
     .await;
-    let Tally { answered, waited, refused, abandoned, abandoned_in_line, .. } = tally;
-    for seen in [answered, waited, refused, abandoned, abandoned_in_line] {
+    let Tally { answered, waited, rejected, abandoned, abandoned_in_line, .. } = tally;
+    for seen in [answered, waited, rejected, abandoned, abandoned_in_line] {
         assert!(seen > SCHEDULES as usize / 4, "they look at little: {tally:?}");
     }
     tally

@@ -19,7 +19,7 @@ use crate::support::{Alarm, PolledByHand, Random};
 pub(super) struct Tally {
     pub(super) answered: usize,
     pub(super) waited: usize,
-    pub(super) refused: usize,
+    pub(super) rejected: usize,
     pub(super) shed: usize,
     pub(super) timed_out: usize,
     pub(super) abandoned: usize,
@@ -96,7 +96,7 @@ impl<'a> Schedule<'a> {
     fn call(&mut self, caller: usize) {
         let job = {
             let mut world = self.world.lock();
-            world.calls.push(Call { made: Instant::now(), came: None, left: None, refused: false });
+            world.calls.push(Call { made: Instant::now(), came: None, left: None, rejected: false });
             world.calls.len() - 1
         };
         let caller = &mut self.callers[caller];

@@ -44,7 +44,7 @@ fn a_queued_call_is_counted_when_it_joins_and_when_it_ends() {
     drop(second);
     assert_eq!(counted(&limiter), "1 admitted, 1 queue full, 1 cancelled, 2 queued");
     clock.advance(Duration::from_secs(1));
-    // The call is released, but not counted as admitted yet, because its caller may still drop it.
+    // The call is admitted, but not counted yet, because its caller may still drop it.
     assert_eq!(limiter.stats().calls.admitted, 1);
     let mut third = third;
     assert!(third.poll());
@@ -53,7 +53,7 @@ fn a_queued_call_is_counted_when_it_joins_and_when_it_ends() {
 }
 
 #[test]
-fn a_released_call_that_is_dropped_is_counted_as_cancelled() {
+fn an_admission_that_was_not_observed_is_counted_as_cancelled() {
     let clock = ManualClock::new();
     let limiter =
         RateLimiter::builder(LeakyBucket::new(Quota::per_second(1)).queue(2)).clock(clock.clone()).build();

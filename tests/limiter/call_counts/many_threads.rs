@@ -108,7 +108,7 @@ fn layers_are_exact(calls: u64) {
     assert_eq!(second.stats().calls, joined.stats()[0].calls, "clones of a layer share their counters");
 }
 
-/// Calls of many threads that are queued, cancelled, released and denied.
+/// Calls of many threads that are queued, cancelled, admitted and denied.
 fn queues_are_exact(calls: u64) {
     let limiter = RateLimiter::new(LeakyBucket::new(Quota::per_second(20_000)).queue(4));
     let ended = AtomicU64::new(0);

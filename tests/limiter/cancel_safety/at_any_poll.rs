@@ -112,7 +112,7 @@ fn state<A: Algorithm>(limiter: &RateLimiter<A>) -> Box<dyn Fn() -> String> {
     let limiter = limiter.clone();
     Box::new(move || {
         let (left, of_another_key) = (limiter.peek(&()).remaining(), limiter.peek(&1).remaining());
-        // The total of all keys is seen only by what it lets in.
+        // The total of all keys is seen only by what it admits.
         let of_more: Vec<_> = (2..9).filter_map(|key| limiter.try_acquire_permit(&key).ok()).collect();
         let queued = limiter.queued();
         format!("{left} left, {of_another_key} of another key, {} of more, {queued} queued;", of_more.len())
@@ -128,7 +128,7 @@ struct Seen {
     state: String,
 }
 
-/// The time between two polls of the call that is dropped. Slots are 4 ms before a poll, so that a release is first
+/// The time between two polls of the call that is dropped. Slots are 4 ms before a poll, so that an admission is first
 /// noticed by the call behind.
 const TICK: Duration = Duration::from_millis(10);
 
@@ -306,7 +306,7 @@ fn a_joint_call_that_is_dropped_was_never_made_or_has_ended() {
 }
 
 #[test]
-fn a_release_goes_back_although_others_were_denied_meanwhile() {
+fn an_admission_that_was_not_observed_returns_its_slot() {
     type Other = fn(&RateLimiter<LeakyBucket>) -> Decision;
     let others: [(&str, Other); 4] = [
         ("nothing", |limiter| limiter.check_n(&(), 0)),
@@ -321,7 +321,7 @@ fn a_release_goes_back_although_others_were_denied_meanwhile() {
         let (limiter, clock) = busy();
         let mut call = waiting(&limiter);
         clock.advance(INTERVAL);
-        // Any call for the key releases the waiter whose scheduled time has come.
+        // Any call for the key admits the waiter whose scheduled time has come.
         let mut touch = PolledByHand::new(limiter.acquire_n(&(), 0));
         assert!(touch.poll());
         let _ = other(&limiter);
@@ -332,7 +332,7 @@ fn a_release_goes_back_although_others_were_denied_meanwhile() {
 }
 
 #[test]
-fn a_release_stays_charged_once_another_was_admitted() {
+fn an_admission_stays_charged_once_another_was_admitted() {
     let clock = ManualClock::new();
     let limiter = RateLimiter::builder(thousand_a_second()).clock(clock.clone()).build();
     assert!(limiter.check(&()).is_allowed());

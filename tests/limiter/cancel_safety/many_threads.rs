@@ -22,7 +22,7 @@ use crate::support::{PolledByHand, Random, scaled};
 
 const MICROSECOND: Duration = Duration::from_micros(1);
 
-/// A call that waits until it is released, or is cancelled after some polls.
+/// A call that waits until it is admitted, or is cancelled after some polls.
 struct Patient {
     call: Pin<Box<Acquire<LeakyBucket>>>,
     polls: u64,
@@ -140,15 +140,15 @@ fn a_runtime_that_ends_cancels_its_waiters() {
             tokio::spawn(limiter.acquire(&()));
         }
         tokio::task::yield_now().await;
-        let mut refused = PolledByHand::new(limiter.acquire(&()));
-        assert!(refused.poll() && !refused.output.unwrap().is_allowed(), "the queue is full");
+        let mut denied = PolledByHand::new(limiter.acquire(&()));
+        assert!(denied.poll() && !denied.output.unwrap().is_allowed(), "the queue is full");
     });
     drop(runtime);
     let other = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     let _context = other.enter();
     let mut line: Vec<_> = (0..10).map(|_| waiting(&limiter)).collect();
-    let mut refused = PolledByHand::new(limiter.acquire(&()));
-    assert!(refused.poll() && !refused.output.unwrap().is_allowed());
+    let mut denied = PolledByHand::new(limiter.acquire(&()));
+    assert!(denied.poll() && !denied.output.unwrap().is_allowed());
     line.clear();
     assert!(limiter.peek(&()).retry_after().unwrap() <= Duration::from_secs(3_600));
 }

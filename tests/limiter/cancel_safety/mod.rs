@@ -34,7 +34,7 @@ fn manual() -> (RateLimiter<LeakyBucket>, ManualClock) {
     (limiter(bucket(), &clock), clock)
 }
 
-/// Returns a limiter whose first call has just been admitted, so that the next call is released in 100 ms.
+/// Returns a limiter whose first call has just been admitted, so that the next call is admitted in 100 ms.
 fn busy() -> (RateLimiter<LeakyBucket>, ManualClock) {
     let (limiter, clock) = manual();
     assert!(limiter.check(&()).is_allowed());

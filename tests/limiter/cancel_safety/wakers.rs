@@ -75,7 +75,7 @@ fn a_waker_may_do_anything_when_it_is_dropped() {
                 1 => drop(call),
                 _ => {
                     clock.advance(INTERVAL);
-                    // The call of the waker's function is released.
+                    // The call of the waker's function is admitted.
                     let _ = limiter.check(&());
                     clock.advance(INTERVAL);
                     assert!(poll_with(&mut call, Waker::noop().clone()));

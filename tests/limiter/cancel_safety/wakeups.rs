@@ -19,7 +19,7 @@ async fn a_waiter_that_moves_to_another_task_is_woken_there() {
     }
     let before = old.each_ref().map(|alarm| alarm.times());
     for call in &mut calls {
-        // The call before it has been released by then.
+        // The call before it has been admitted by then.
         advance(INTERVAL).await;
         assert!(call.alarm.rang(), "it missed its wakeup");
         assert!(call.poll());
@@ -42,7 +42,7 @@ async fn a_waiter_that_moves_up_is_woken_where_it_is() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_waiter_released_by_another_call_is_woken_at_once() {
+async fn a_waiter_that_another_call_admits_is_woken_at_once() {
     let limiter = RateLimiter::new(thousand_a_second());
     assert!(limiter.check(&()).is_allowed());
     let mut line = [(); 6].map(|()| waiting(&limiter));
@@ -52,7 +52,7 @@ async fn a_waiter_released_by_another_call_is_woken_at_once() {
     assert_eq!(line.each_mut().map(|call| call.alarm.rang()), [false, false, true, true, false, false]);
     advance(MS * 3).await;
     assert!(!limiter.check(&()).is_allowed());
-    // Three calls are released. The last call is now the first waiter, and its timer is early enough.
+    // Three calls are admitted. The last call is now the first waiter, and its timer is early enough.
     assert_eq!(line.each_mut().map(|call| call.alarm.rang()), [true, false, false, true, true, false]);
     for call in [0, 3, 4] {
         assert!(line[call].poll());

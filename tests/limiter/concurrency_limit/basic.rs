@@ -14,7 +14,7 @@ fn queued_calls_follow_the_current_limit() {
     assert!(!line[0].run(), "another is in progress");
     drop(second);
     assert!(line[0].run() && !line[1].run());
-    // With a larger limit, a waiter is released at once.
+    // With a larger limit, a waiter is admitted at once.
     limiter.replace(Concurrency::per_key(2).queue(9));
     assert!(line[1].run());
 }
@@ -126,7 +126,7 @@ fn a_call_leaves_the_total_that_it_entered_though_it_was_replaced() {
 }
 
 #[test]
-fn evicting_the_oldest_makes_room_in_the_total_as_well() {
+fn displacing_the_oldest_makes_room_in_the_total_as_well() {
     let rule = Concurrency::per_key(1).total(2).queue(1).overflow(QueueOverflow::DropOldest);
     let limiter = limiter(rule, &ManualClock::new());
     let held = limiter.try_acquire_permit("a").unwrap();
@@ -172,9 +172,9 @@ fn a_wait_that_is_too_long_ends_with_a_denial_without_retry_after() {
     clock.advance(Duration::from_nanos(1));
     assert!(first.run() && !second.run());
     let denied = first.output.unwrap().unwrap_err();
-    let refusal = denied.decision();
-    assert_eq!((refusal.is_allowed(), refusal.is_closed(), refusal.retry_after()), (false, false, None));
-    assert_eq!(refusal.delay(), MS * 100);
+    let denial = denied.decision();
+    assert_eq!((denial.is_allowed(), denial.is_closed(), denial.retry_after()), (false, false, None));
+    assert_eq!(denial.delay(), MS * 100);
     drop(held);
     assert!(second.run() && second.output.unwrap().is_ok());
 }
@@ -187,8 +187,8 @@ fn a_lockout_around_a_tuple_of_them_gives_permits_back() {
     let limiter = limiter(rule.block_for(Duration::from_secs(5)).after(2), &clock);
     let held = limiter.try_acquire_permit("a").unwrap();
     assert!(limiter.try_acquire_permit("a").is_err());
-    let blocked = limiter.try_acquire_permit("a").unwrap_err();
-    assert_eq!(blocked.decision().retry_after(), None, "the end of the first call is unknown");
+    let denied = limiter.try_acquire_permit("a").unwrap_err();
+    assert_eq!(denied.decision().retry_after(), None, "the end of the first call is unknown");
     drop(held);
     assert_eq!(
         limiter.try_acquire_permit("a").unwrap_err().decision().retry_after(),
@@ -229,9 +229,9 @@ fn waiters_for_a_permit_count_in_the_total() {
     let limiter = limiter(Concurrency::per_key(1).total(2).queue(5), &ManualClock::new());
     let held = limiter.try_acquire_permit("a").unwrap();
     let mut queued = waits(limiter.acquire_permit("a"));
-    let refused = limiter.try_acquire_permit("b").unwrap_err();
-    assert!(!refused.decision().never_fits());
-    assert_eq!(refused.decision().retry_after(), None);
+    let denied = limiter.try_acquire_permit("b").unwrap_err();
+    assert!(!denied.decision().never_fits());
+    assert_eq!(denied.decision().retry_after(), None);
     drop(held);
     assert!(queued.run());
     drop(queued.output.take().unwrap().unwrap());

@@ -27,9 +27,9 @@ fn a_grpc_call_waits_no_longer_than_its_timeout() {
     for (timeout, content_type) in
         [("250m", "application/grpc"), ("299999u", "application/grpc+proto"), ("0S", "application/grpc-web")]
     {
-        let refused = call(grpc(timeout, content_type)).output.expect("refused at once").unwrap();
-        let headers = refused.headers();
-        assert_eq!((refused.status().as_u16(), &headers["grpc-status"]), (200, &"8".parse().unwrap()));
+        let rejected = call(grpc(timeout, content_type)).output.expect("rejected at once").unwrap();
+        let headers = rejected.headers();
+        assert_eq!((rejected.status().as_u16(), &headers["grpc-status"]), (200, &"8".parse().unwrap()));
         assert_eq!(headers["retry-after"], "1");
     }
     assert_eq!(queue.queued(), 2);
@@ -91,7 +91,7 @@ fn a_grpc_call_that_waits_for_a_permit_is_denied_at_its_timeout() {
         assert!(patient.run() && patient.output.take().unwrap().is_ok());
         assert!(one.try_acquire_permit(&()).is_ok());
     }
-    assert_eq!(rate.peek(&()).remaining(), 8, "the one refused was given its unit back");
+    assert_eq!(rate.peek(&()).remaining(), 8, "the one rejected was given its unit back");
 }
 
 fn kept_grpc<B: 'static>(answer: Result<Response<B>, Infallible>) -> Result<Holder, ()> {
@@ -126,7 +126,7 @@ fn the_decision_in_a_requests_extensions_is_the_one_that_held_it_longest() {
         clock.advance(MS * 10);
         second.run();
     }
-    let second = second.output.expect("it was released").unwrap();
+    let second = second.output.expect("it was admitted").unwrap();
     let decision = second.extensions().get::<Decision>().unwrap();
     assert_eq!((decision.delay(), decision.limit()), (MS * 250, 1));
 }

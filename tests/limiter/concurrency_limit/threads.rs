@@ -86,7 +86,7 @@ fn waiting_threads_all_get_a_permit_within_the_limit() {
                     let key = random.below(3) as usize;
                     let wait = limiter.acquire_permit(&key);
                     let permit = match random.below(4) {
-                        // The call is cancelled, possibly at the instant at which it is released.
+                        // The call is cancelled, possibly at the instant at which it is admitted.
                         0 => match tokio::time::timeout(Duration::ZERO, wait).await {
                             Ok(permit) => permit.unwrap(),
                             Err(_) => continue,

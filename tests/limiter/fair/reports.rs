@@ -89,9 +89,9 @@ fn equals_take_turns_cockroach_77443() {
     assert_eq!(order, "abcabcabc");
 }
 
-/// golang/go#37852: the cancel of a large first waiter woke nobody behind it.
+/// golang/go#37852: the cancellation of a large first waiter woke nobody behind it.
 #[test]
-fn the_cancel_of_a_large_call_wakes_those_behind_it_go_37852() {
+fn the_cancellation_of_a_large_call_wakes_those_behind_it_go_37852() {
     let (limiter, _) = fair(Concurrency::per_key(2).total(2));
     let held = taken(&limiter, "a");
     let large = waits(limiter.call("b").cost(2).acquire_permit());

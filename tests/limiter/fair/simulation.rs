@@ -24,7 +24,7 @@ pub(super) struct Load {
 #[derive(Clone, Debug)]
 pub(super) struct Got {
     cost: u64,
-    /// The begin of each call that passed, and of its wait, up to the end of the simulation.
+    /// The beginning of each call that passed, and of its wait, up to the end of the simulation.
     calls: Vec<(Duration, Duration)>,
     /// The ends of the calls that ended in time.
     ends: Vec<Duration>,

@@ -145,27 +145,27 @@ fn assert_serves_honest_callers<A: Algorithm>(algorithm: &A, time: Duration) {
 }
 
 #[test]
-fn more_honest_callers_than_slots_are_served_by_a_daily_window() {
+fn more_honest_callers_than_places_are_served_by_a_daily_window() {
     assert_serves_honest_callers(&FixedWindow::new(daily()), DAY);
 }
 
 #[test]
-fn more_honest_callers_than_slots_are_served_by_a_sliding_counter() {
+fn more_honest_callers_than_places_are_served_by_a_sliding_counter() {
     assert_serves_honest_callers(&SlidingCounter::new(Quota::per_minute(100)), MINUTE);
 }
 
 #[test]
-fn more_honest_callers_than_slots_are_served_by_a_bucket() {
+fn more_honest_callers_than_places_are_served_by_a_bucket() {
     assert_serves_honest_callers(&bucket(), MINUTE);
 }
 
 #[test]
-fn more_honest_callers_than_slots_are_served_where_calls_in_progress_are_limited() {
+fn more_honest_callers_than_places_are_served_where_calls_in_progress_are_limited() {
     assert_serves_honest_callers(&Concurrency::per_key(2), 10 * MINUTE);
 }
 
 #[test]
-fn more_honest_callers_than_slots_are_served_where_denials_lock_out() {
+fn more_honest_callers_than_places_are_served_where_denials_lock_out() {
     assert_serves_honest_callers(&FixedWindow::new(daily()).block_for(60 * MINUTE).after(10), DAY);
 }
 

@@ -169,8 +169,8 @@ fn a_key_that_keeps_calling_is_locked_out() {
     assert_keeps_frequent_callers(&logins, 10);
 }
 
-/// Callers fill half of the table, and each of them calls whenever a tenth of the table was replaced. The excess is that
-/// of several tables together, because with some seeds, callers take most places of a shard, and evict each other.
+/// Callers fill half of the table, and each of them calls whenever a tenth of the table was replaced. The excess is
+/// that of several tables together, because with some seeds, callers take most places of a shard, and evict each other.
 #[test]
 fn half_of_the_keys_of_a_table_may_keep_calling() {
     const SIZE: u64 = 2_000;

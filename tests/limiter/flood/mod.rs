@@ -76,21 +76,21 @@ impl<A: Algorithm> Scene<A> {
 #[derive(Clone, Copy, Debug, Default)]
 struct Count {
     calls: u64,
-    refused: u64,
+    denied: u64,
 }
 
 impl Count {
     fn add(&mut self, admitted: bool) {
         self.calls += 1;
-        self.refused += u64::from(!admitted);
+        self.denied += u64::from(!admitted);
     }
 
     fn percent(self) -> f64 {
-        100.0 * self.refused as f64 / self.calls as f64
+        100.0 * self.denied as f64 / self.calls as f64
     }
 
     fn assert_below(self, percent: u64, what: &str) {
-        assert!(self.refused * 100 <= self.calls * percent, "{what}: {self:?}");
+        assert!(self.denied * 100 <= self.calls * percent, "{what}: {self:?}");
     }
 }
 

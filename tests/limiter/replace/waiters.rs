@@ -1,4 +1,4 @@
-//! Waiters stay queued in order when the algorithm is replaced, and are released at the new rate.
+//! Waiters stay queued in order when the algorithm is replaced, and are admitted at the new rate.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use tower_throttle::{Quota, RateLimiter};
 use super::{MS, SECOND, limiter};
 use crate::support::{PolledByHand, Random, ends_within, patient};
 
-/// Queues five calls at ten a second. After 50 ms, the rate changes. Returns when each call is released, in
+/// Queues five calls at ten a second. After 50 ms, the rate changes. Returns when each call is admitted, in
 /// milliseconds.
 async fn leave_at<A: Algorithm>(old: A, new: A) -> Vec<u128> {
     let limiter = RateLimiter::new(old);
@@ -40,13 +40,13 @@ fn queue(limit: u64) -> LeakyBucket {
 }
 
 #[tokio::test(start_paused = true)]
-async fn waiters_are_released_at_the_new_rate_when_it_is_raised() {
+async fn waiters_are_admitted_at_the_new_rate_when_it_is_raised() {
     // Half of the first call's interval is left.
     assert_eq!(leave_at(queue(10), queue(100)).await, [0, 55, 65, 75, 85, 95]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn waiters_are_released_at_the_new_rate_when_it_is_lowered() {
+async fn waiters_are_admitted_at_the_new_rate_when_it_is_lowered() {
     assert_eq!(leave_at(queue(10), queue(1)).await, [0, 550, 1_550, 2_550, 3_550, 4_550]);
 }
 
@@ -70,10 +70,10 @@ async fn smooth_waits_at_the_new_rate_too() {
     assert_eq!(leave_at(smooth(10), smooth(1)).await, [0, 550, 1_550, 2_550, 3_550, 4_550]);
 }
 
-/// The rate is raised and lowered at random times, and some calls are cancelled. The calls are released in order, and
+/// The rate is raised and lowered at random times, and some calls are cancelled. The calls are admitted in order, and
 /// none is forgotten.
 #[tokio::test(start_paused = true)]
-async fn waiters_are_released_in_order_at_any_rates() {
+async fn waiters_are_admitted_in_order_at_any_rates() {
     for seed in 0..100 {
         let mut random = Random::new(seed);
         let limiter = RateLimiter::new(queue(10).queue(100));
@@ -134,7 +134,7 @@ fn an_equal_algorithm_takes_no_slots_that_are_overdue() {
     assert_eq!(leave(true), leave(false));
 }
 
-/// A call whose rate was lowered sleeps until it is released, and is not polled again and again.
+/// A call whose rate was lowered sleeps until it is admitted, and is not polled again and again.
 #[test]
 fn waiters_sleep_on_when_the_rate_is_lowered() {
     let clock = ManualClock::new();

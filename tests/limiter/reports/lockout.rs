@@ -17,7 +17,7 @@ fn a_lockout_agrees_with_a_model() {
         let mut now = Nanos(1 << 20);
         let (mut state, mut plain) = (rule.new_state(now, now), inner.new_state(now, now));
         let (mut last, mut time) = (now.0, 0_u64);
-        let (mut began, mut refused, mut until) = (0, 0, 0);
+        let (mut began, mut denied, mut until) = (0, 0, 0);
         let mut log = Vec::new();
         for _ in 0..60 {
             match r.below(12) {
@@ -36,12 +36,12 @@ fn a_lockout_agrees_with_a_model() {
                         last = now.0;
                     }
                     let would = inner.peek(&mut plain, now, cost);
-                    let blocked = until > time;
+                    let is_locked_out = until > time;
                     let expected = if cost == 0 {
                         None
-                    } else if blocked || !would.is_allowed() {
-                        let (mut b, mut n, mut u) = (began, refused, until);
-                        if blocked {
+                    } else if is_locked_out || !would.is_allowed() {
+                        let (mut b, mut n, mut u) = (began, denied, until);
+                        if is_locked_out {
                             if prolongs {
                                 u = time + duration;
                             }
@@ -56,7 +56,7 @@ fn a_lockout_agrees_with_a_model() {
                             }
                         }
                         if !look {
-                            (began, refused, until) = (b, n, u);
+                            (began, denied, until) = (b, n, u);
                         }
                         let rest = if u > time { u - time + behind } else { 0 };
                         Some(match would.is_allowed() {

@@ -94,7 +94,7 @@ impl<A: Algorithm> World<A> {
 
     fn allows(mut self, rules: &[A], by: u64, op: Op) -> bool {
         self.settle();
-        // The waiters must be released on time, because a window charges a late release later.
+        // The waiters must be admitted on time, because a window charges a late one later.
         let near = by.min(400);
         for _ in 0..near {
             let _ = self.go(rules, Op::Advance(1));

@@ -55,7 +55,7 @@ fn a_peek_with_a_tier_is_true_while_others_wait() {
     }
 }
 
-/// If a slower tier is called while calls are queued, these calls are released later, and are not polled again and
+/// If a slower tier is called while calls are queued, these calls are admitted later, and are not polled again and
 /// again until then.
 #[test]
 fn waiters_sleep_on_when_a_slower_tier_is_called() {
@@ -107,7 +107,7 @@ fn a_call_of_cost_0_leaves_the_stored_permits_of_other_tiers() {
     assert_eq!(takes(&limiter, &stored, "key"), 9);
 }
 
-/// Waiters whose time has come are released only once, in the projection as in the queue.
+/// Waiters whose time has come are admitted only once, in the projection as in the queue.
 #[test]
 fn a_peek_with_another_tier_beside_a_queue_reports_what_a_check_does() {
     let log = |limit| SlidingLog::new(Quota::per(limit, Duration::from_nanos(10)).unwrap()).queue(5);
@@ -125,7 +125,7 @@ fn a_peek_with_another_tier_beside_a_queue_reports_what_a_check_does() {
                 call
             })
             .collect();
-        // Some waiters might have been released, but not polled since.
+        // Some waiters might have been admitted, but not polled since.
         clock.advance(Duration::from_nanos(random.below(30)));
         let seen = limiter.call("key").tier(&other).peek();
         let reported = limiter.call("key").tier(&other).check();
@@ -137,10 +137,10 @@ fn a_peek_with_another_tier_beside_a_queue_reports_what_a_check_does() {
     assert!(beside_a_line > 1_000, "{beside_a_line}");
 }
 
-/// A call of a slow tier is denied while calls of a fast tier wait. It charges nothing, so one waiter is released for
+/// A call of a slow tier is denied while calls of a fast tier wait. It charges nothing, so one waiter is admitted for
 /// each slot of the fast tier, whichever of the calls comes first.
 #[test]
-fn a_denied_call_of_another_tier_delays_no_waiter_and_releases_one_per_slot() {
+fn after_a_denied_call_of_another_tier_each_slot_admits_one_waiter() {
     let ways = [
         "check",
         "acquire",
@@ -172,8 +172,8 @@ fn a_denied_call_of_another_tier_delays_no_waiter_and_releases_one_per_slot() {
         assert!(is_late || !is_admitted(way), "{way}");
         clock.advance(MS * 100);
         assert!(!is_late || !is_admitted(way), "{way}");
-        let released = line.each_mut().map(PolledByHand::poll);
-        assert_eq!(released, [true, false, false], "{way}: one slot has passed");
+        let admitted = line.each_mut().map(PolledByHand::poll);
+        assert_eq!(admitted, [true, false, false], "{way}: one slot has passed");
     }
 }
 

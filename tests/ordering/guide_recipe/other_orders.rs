@@ -24,8 +24,8 @@ async fn with_cors_inside_preflights_cost_units_and_rejections_cannot_be_read() 
         assert_eq!(left(&address, &HERE), 2);
         assert!(is_readable(&send(server.address, version, get()).await));
         assert_eq!(send(server.address, version, preflight()).await.status, 200);
-        for refused in [preflight(), get()] {
-            let answer = send(server.address, version, refused).await;
+        for rejected in [preflight(), get()] {
+            let answer = send(server.address, version, rejected).await;
             assert_eq!((answer.status, is_readable(&answer)), (StatusCode::TOO_MANY_REQUESTS, false));
         }
     }

@@ -71,7 +71,9 @@ pub(crate) fn number(headers: &HeaderMap, name: &str) -> Option<u64> {
 macro_rules! set {
     ($on:expr, $layer:expr, and) => { $layer.and(total()) };
     ($on:expr, $layer:expr, axum_body) => { $layer.axum_body() };
-    ($on:expr, $layer:expr, cost) => { $layer.cost(|request: &Request| number(request.headers(), "cost").unwrap_or(1)) };
+    ($on:expr, $layer:expr, cost) => {
+        $layer.cost(|request: &Request| number(request.headers(), "cost").unwrap_or(1))
+    };
     ($on:expr, $layer:expr, enabled) => { $layer.enabled(false) };
     ($on:expr, $layer:expr, hidden) => { $layer.hidden() };
     ($on:expr, $layer:expr, joined) => { total().and($layer) };

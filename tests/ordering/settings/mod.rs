@@ -20,7 +20,8 @@ use crate::support::{OwnLimiter, PolledByHand};
 
 type HasEffect = fn(&Handles, &Limited, u8) -> bool;
 
-/// A method, and a function that returns whether its setting has its effect. The function gets the peer of its requests.
+/// A method, and a function that returns whether its setting has its effect. The function gets the peer of its
+/// requests.
 const METHODS: [(&str, HasEffect); 20] = [
     ("and", denies_all),
     ("axum_body", |_, limited, peer| limited.ask(request(peer)).unwrap().body() == &type_name::<Body>()),
@@ -98,8 +99,18 @@ macro_rules! pairs {
     // Limiters of one's own cannot be joined.
     (@ on_store_error and) => { None };
     (@ on_store_error joined) => { None };
-    (@ on_store_error $second:ident) => { Some(|_on| limited(set!(_on, set!(_on, RateLimitLayer::with_limiter(PeerIp::new(), down()), on_store_error), $second))) };
-    (@ $first:ident on_store_error) => { Some(|_on| limited(set!(_on, set!(_on, RateLimitLayer::with_limiter(PeerIp::new(), down()), $first), on_store_error))) };
+    (@ on_store_error $second:ident) => {
+        Some(|_on| {
+            let layer = RateLimitLayer::with_limiter(PeerIp::new(), down());
+            limited(set!(_on, set!(_on, layer, on_store_error), $second))
+        })
+    };
+    (@ $first:ident on_store_error) => {
+        Some(|_on| {
+            let layer = RateLimitLayer::with_limiter(PeerIp::new(), down());
+            limited(set!(_on, set!(_on, layer, $first), on_store_error))
+        })
+    };
     (@ $first:ident $second:ident) => { None };
 }
 

@@ -14,7 +14,7 @@ use tower_throttle::key::Global;
 use tower_throttle::middleware::{HeaderFormat as Form, HttpResponder, ResetFormat, SendHeaders};
 use tower_throttle::{Quota, RateLimitLayer, RateLimiter};
 
-use super::{app, is_head_of, layer, refused, reported, with};
+use super::{app, is_head_of, layer, rejected, reported, with};
 use crate::header_parser::{Left, ParsedFields, number};
 use crate::reference_service::{behind, limited};
 use crate::support::{Answer, Server, VERSIONS, request, send};
@@ -77,15 +77,15 @@ async fn jitter_is_added_upward_and_is_the_same_in_all_fields() {
         if n % 2 == 0 {
             request.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
         }
-        let refused = service.clone().oneshot(request).await.unwrap();
-        let fields = ParsedFields::read(refused.headers());
+        let rejected = service.clone().oneshot(request).await.unwrap();
+        let fields = ParsedFields::read(rejected.headers());
         let wait = fields.retry_after.unwrap();
         assert_eq!(fields.left, reported(0, wait).left);
-        assert_eq!(number(refused.headers(), "x-ratelimit-reset"), Some(wait));
-        let pushback = refused.headers().get("grpc-retry-pushback-ms");
+        assert_eq!(number(rejected.headers(), "x-ratelimit-reset"), Some(wait));
+        let pushback = rejected.headers().get("grpc-retry-pushback-ms");
         assert_eq!(pushback.is_some(), n % 2 == 0);
         if pushback.is_some_and(|pushback| pushback != "-1") {
-            let pushback = number(refused.headers(), "grpc-retry-pushback-ms").unwrap();
+            let pushback = number(rejected.headers(), "grpc-retry-pushback-ms").unwrap();
             assert!(pushback <= 60_000, "longer waits stop automatic retries");
             assert_eq!(pushback.div_ceil(1_000), wait);
         } else if pushback.is_some() {
@@ -126,7 +126,7 @@ async fn jitter_is_the_same_in_grpc_responses() {
 async fn a_hidden_policy_is_not_reported_but_its_wait_is() {
     let legacy = [Form::Draft11, Form::XRateLimit(ResetFormat::DeltaSeconds)];
     let responder = HttpResponder::new().headers(legacy);
-    let answer = refused(limited(layer().hidden().responder(responder), behind(HeaderMap::new()))).await;
+    let answer = rejected(limited(layer().hidden().responder(responder), behind(HeaderMap::new()))).await;
     assert_eq!((answer.status.as_u16(), answer.retry_after()), (429, 60));
     assert!(ParsedFields::read(&answer.headers).is_empty() && !answer.has("x-ratelimit-limit"), "{answer:?}");
     assert_eq!(answer.json()["violated-policies"], json!([]));
@@ -139,14 +139,14 @@ async fn a_hidden_policy_is_not_reported_but_its_wait_is() {
     };
     // The hidden policy denies the request. The other policy is reported, with its state.
     let layers = layer().hidden().and(visible(5)).responder(responder);
-    let answer = refused(limited(layers, behind(HeaderMap::new()))).await;
+    let answer = rejected(limited(layers, behind(HeaderMap::new()))).await;
     assert_eq!((answer.status.as_u16(), answer.retry_after()), (429, 60));
     let mine = |r| Left { name: "mine".to_owned(), r, t: Some(3_600) };
     assert_eq!(ParsedFields::read(&answer.headers).left, [mine(4)]);
     assert_eq!(answer.json()["violated-policies"], json!([]));
     // The other policy denies the request.
     let layers = visible(1).and(layer().hidden()).responder(responder);
-    let answer = refused(limited(layers, behind(HeaderMap::new()))).await;
+    let answer = rejected(limited(layers, behind(HeaderMap::new()))).await;
     assert_eq!((answer.retry_after(), ParsedFields::read(&answer.headers).left), (3_600, vec![mine(0)]));
     assert_eq!(answer.json()["violated-policies"], json!(["mine"]));
 }

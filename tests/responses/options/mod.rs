@@ -69,7 +69,7 @@ fn reported(r: u64, t: u64) -> ParsedFields {
     ParsedFields { policies: vec![policy], left: vec![left], retry_after: None }
 }
 
-fn refusal() -> ParsedFields {
+fn rejection() -> ParsedFields {
     ParsedFields { retry_after: Some(60), ..reported(0, 60) }
 }
 
@@ -121,7 +121,7 @@ where
 }
 
 /// Returns the rejection by an app with `layers`.
-async fn refused(service: Service) -> Answer {
+async fn rejected(service: Service) -> Answer {
     loop {
         let answer = service.clone().oneshot(Request::new(Body::empty())).await.unwrap();
         if answer.status() != 200 {

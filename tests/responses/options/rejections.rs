@@ -12,7 +12,7 @@ use tower_throttle::middleware::{
     BodyFormat, GrpcMode, HeaderFormat as Form, HttpResponder, Rejection, RequestHead, ResetFormat,
 };
 
-use super::{MINUTE, is_head_of, layer, once, refusal, refused, reported, with};
+use super::{MINUTE, is_head_of, layer, once, rejected, rejection, reported, with};
 use crate::generators::name;
 use crate::header_parser::ParsedFields;
 use crate::reference_service::{behind, limited};
@@ -22,7 +22,7 @@ use crate::support::{Answer, Random};
 async fn by_default_a_rejection_is_a_problem_and_all_fields_are_there() {
     for [admitted, get, head] in with(HttpResponder::new()).await {
         assert_eq!(ParsedFields::read(&admitted.headers), reported(0, 60));
-        assert_eq!((get.status.as_u16(), ParsedFields::read(&get.headers)), (429, refusal()));
+        assert_eq!((get.status.as_u16(), ParsedFields::read(&get.headers)), (429, rejection()));
         let problem = json!({
             "type": "https://iana.org/assignments/http-problem-types#quota-exceeded",
             "title": "Quota Exceeded",
@@ -40,13 +40,13 @@ async fn a_body_can_be_plain_text_or_empty() {
     for [_, get, head] in with(HttpResponder::new().body(BodyFormat::PlainText)).await {
         assert_eq!((get.status.as_u16(), get.text()), (429, "rate limit exceeded\n"));
         assert_eq!(get.header("content-type"), "text/plain; charset=utf-8");
-        assert_eq!(ParsedFields::read(&get.headers), refusal());
+        assert_eq!(ParsedFields::read(&get.headers), rejection());
         is_head_of(&head, &get);
     }
     for [_, get, head] in with(HttpResponder::default().body(BodyFormat::Empty)).await {
         assert_eq!((get.status.as_u16(), get.text()), (429, ""));
         assert!(!get.has("content-type"));
-        assert_eq!(ParsedFields::read(&get.headers), refusal());
+        assert_eq!(ParsedFields::read(&get.headers), rejection());
         is_head_of(&head, &get);
     }
 }
@@ -71,12 +71,12 @@ async fn a_custom_response_can_have_any_body_and_gets_the_fields() {
         assert_eq!(ParsedFields::read(&admitted.headers), reported(0, 60));
         assert_eq!((get.status.as_u16(), get.text()), (420, text));
         assert_eq!(get.header("content-type"), "text/x-calm");
-        assert_eq!(ParsedFields::read(&get.headers), refusal());
+        assert_eq!(ParsedFields::read(&get.headers), rejection());
         is_head_of(&head, &get);
     }
     for [_, get, head] in with(HttpResponder::new().rejection_response(|_, _| own(()))).await {
         assert_eq!((get.status.as_u16(), get.text()), (420, ""));
-        assert_eq!(ParsedFields::read(&get.headers), refusal());
+        assert_eq!(ParsedFields::read(&get.headers), rejection());
         is_head_of(&head, &get);
     }
 }
@@ -133,10 +133,10 @@ async fn a_rejection_that_redirects_has_no_fields() {
 
 #[tokio::test]
 async fn a_custom_response_receives_the_reason_and_all_of_the_request_but_the_body() {
-    let answer = |refusal: &Rejection<'_>, head: &RequestHead<'_>| {
-        assert_eq!(refusal.status(), StatusCode::TOO_MANY_REQUESTS);
-        assert_eq!(refusal.retry_after(), Some(MINUTE));
-        let [report] = refusal.policies() else { panic!("one policy: {refusal:?}") };
+    let answer = |rejection: &Rejection<'_>, head: &RequestHead<'_>| {
+        assert_eq!(rejection.status(), StatusCode::TOO_MANY_REQUESTS);
+        assert_eq!(rejection.retry_after(), Some(MINUTE));
+        let [report] = rejection.policies() else { panic!("one policy: {rejection:?}") };
         assert_eq!((report.name(), report.decision().is_allowed()), ("api", false));
         assert!([HttpVersion::HTTP_11, HttpVersion::HTTP_2].contains(&head.version()));
         assert!(head.extensions().get::<std::net::SocketAddr>().is_none());
@@ -167,7 +167,7 @@ async fn grpc_callers_get_a_grpc_status_whatever_the_custom_response() {
         || HttpResponder::new().rejection_response(|_: &Rejection<'_>, _: &RequestHead<'_>| own("calm"));
     let answer = asked(own()).await;
     assert_eq!((answer.status.as_u16(), answer.header("grpc-status"), answer.text()), (200, "8", ""));
-    assert_eq!(ParsedFields::read(&answer.headers), refusal());
+    assert_eq!(ParsedFields::read(&answer.headers), rejection());
     let answer = asked(own().grpc(GrpcMode::Never)).await;
     assert_eq!((answer.status.as_u16(), answer.text(), answer.has("grpc-status")), (420, "calm", false));
 }
@@ -178,7 +178,7 @@ async fn a_problem_is_json_whatever_the_names() {
         let mut random = Random::new(seed);
         let names = [name(&mut random), name(&mut random)];
         let [a, b] = names.each_ref().map(|name| RateLimitLayer::with_limiter(Global, once()).name(name));
-        let answer = refused(limited(a.and(b), behind(HeaderMap::new()))).await;
+        let answer = rejected(limited(a.and(b), behind(HeaderMap::new()))).await;
         let names = crate::generators::distinct(&names);
         let problem = json!({
             "type": "https://iana.org/assignments/http-problem-types#quota-exceeded",
@@ -201,7 +201,7 @@ async fn a_closed_limiter_is_a_server_error() {
     ] {
         let responder = HttpResponder::new().body(format);
         let service = limited(layer.clone().responder(responder), behind(HeaderMap::new()));
-        let answer = refused(service).await;
+        let answer = rejected(service).await;
         assert_eq!(answer.status, 503);
         assert_eq!(answer.headers.get(CONTENT_TYPE).map(|value| value.to_str().unwrap()), content_type);
         assert_eq!(

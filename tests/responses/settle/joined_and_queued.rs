@@ -28,7 +28,7 @@ fn joined_policies_are_settled_independently() {
         assert_eq!(left(), [6, 8, 9]);
         Call::start(&service, 1).costs(6);
         assert_eq!(left(), [5, 2, 6]);
-        // One layer denies the call, so no layer settles it.
+        // One limit denies the call, so no layer settles it.
         assert!(!Call::start(&service, 3).goes_on());
         assert_eq!(left(), [5, 2, 6]);
         let mut call = Call::start(&service, 2);
@@ -38,7 +38,7 @@ fn joined_policies_are_settled_independently() {
 }
 
 #[test]
-fn a_refund_releases_the_next_queued_call_sooner() {
+fn after_a_refund_the_next_queued_call_is_admitted_sooner() {
     for clock in TickingClock::both() {
         let line = limiter(LeakyBucket::new(Quota::per_second(1)).queue(5), &clock);
         let service = limited(settling(&line), behind());
@@ -50,7 +50,7 @@ fn a_refund_releases_the_next_queued_call_sooner() {
         a.costs(2);
         assert!(!b.hand.run(), "one more second, as if the call had cost two from the beginning");
         clock.advance(SECOND);
-        assert!(b.hand.run(), "woken and released");
+        assert!(b.hand.run(), "woken and admitted");
     }
 }
 

@@ -108,7 +108,7 @@ fn an_enforced_queue_holds_requests_and_a_shadow_one_does_not() {
     assert_eq!(
         (real.queued(), watched.queued(), shadow.denied()),
         (2, 0, 0),
-        "not called until they are released"
+        "not called until they are admitted"
     );
     for (n, call) in calls.iter_mut().enumerate() {
         clock.advance(Duration::from_secs(1));

@@ -150,7 +150,7 @@ async fn a_limiter_is_shared_between_layers() {
 }
 
 #[tokio::test]
-async fn a_client_that_disconnects_frees_its_queue_slot() {
+async fn a_client_that_disconnects_frees_its_place_in_the_queue() {
     for version in VERSIONS {
         let clock = ManualClock::new();
         let bucket = LeakyBucket::new(Quota::per_second(1)).queue(2);

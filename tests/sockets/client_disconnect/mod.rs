@@ -1,7 +1,7 @@
 //! Clients that disconnect or upload while they are queued, over real sockets, with HTTP/1.1 and HTTP/2.
 //!
 //! A busy machine is late, so no test here bounds the lateness. Times are compared with slots, before which no call may
-//! be released. They are also compared with a second queue, in which no client disconnects. A slot that becomes free
+//! be admitted. They are also compared with a second queue, in which no client disconnects. A slot that becomes free
 //! must put a call one slot ahead of the second queue.
 
 mod queued_clients;
@@ -22,9 +22,9 @@ async fn at_last<T>(what: &str, future: impl Future<Output = T>) -> T {
 }
 
 /// Waits until `count` places in the queue are free.
-async fn free_slots(limiter: &Limiter, count: u64) {
+async fn free_places(limiter: &Limiter, count: u64) {
     let places = limiter.algorithm().queue_config().expect("it has a queue").places();
-    at_last(&format!("{count} free slots"), async {
+    at_last(&format!("{count} free places"), async {
         while places - limiter.queued() as u64 != count {
             sleep(Duration::from_millis(1)).await;
         }

@@ -12,13 +12,13 @@ use tower_throttle::algorithm::LeakyBucket;
 use tower_throttle::key::Global;
 use tower_throttle::{Quota, RateLimitLayer};
 
-use super::{Limiter, at_last, free_slots};
+use super::{Limiter, at_last, free_places};
 use crate::support::{Answer, Client1, Client2, Server, Version, request};
 
 const INTERVAL: Duration = Duration::from_millis(300);
 
 /// The cost of the first call of a queue. It is the number of intervals in which the other calls arrive and disconnect,
-/// before one of them is released.
+/// before one of them is admitted.
 const HEAD_START: u32 = 5;
 
 /// The source of requests. With HTTP/1.1, each request has a connection of its own. With HTTP/2, all requests are
@@ -65,7 +65,7 @@ async fn served(call: JoinHandle<Answer>) {
     assert_eq!(answer.status, 200, "{answer:?}");
 }
 
-/// A queue, and a second queue in which no client disconnects. Both have just released their first calls.
+/// A queue, and a second queue in which no client disconnects. Both have just admitted their first calls.
 struct Queues {
     server: Server,
     queue: Limiter,
@@ -138,17 +138,17 @@ async fn one_queued_client_disconnects(version: Version) {
     let mut others = Vec::new();
     for (path, free) in [("/other/1", 3), ("/other/2", 2), ("/other/3", 1)] {
         others.push(clients.get(path));
-        free_slots(&queues.other, free).await;
+        free_places(&queues.other, free).await;
     }
 
     let leaves = clients.get("/queue/leaves");
-    free_slots(&queues.queue, 3).await;
+    free_places(&queues.queue, 3).await;
     let stays = clients.get("/queue/stays");
-    free_slots(&queues.queue, 2).await;
+    free_places(&queues.queue, 2).await;
     hang_up([leaves]).await;
-    free_slots(&queues.queue, 3).await;
+    free_places(&queues.queue, 3).await;
     let comes = clients.get("/queue/comes");
-    free_slots(&queues.queue, 2).await;
+    free_places(&queues.queue, 2).await;
 
     for call in [stays, comes].into_iter().chain(others) {
         served(call).await;
@@ -179,17 +179,17 @@ async fn a_connection_that_is_closed_with_several_queued_streams_frees_all_their
     let mut others = Vec::new();
     for (path, free) in [("/other/1", 3), ("/other/2", 2), ("/other/3", 1), ("/other/4", 0)] {
         others.push(open.get(path));
-        free_slots(&queues.other, free).await;
+        free_places(&queues.other, free).await;
     }
 
     let leave = ["/queue/a", "/queue/b", "/queue/c"].map(|path| closed.get(path));
-    free_slots(&queues.queue, 1).await;
+    free_places(&queues.queue, 1).await;
     let stays = open.get("/queue/stays");
-    free_slots(&queues.queue, 0).await;
+    free_places(&queues.queue, 0).await;
     // The socket is closed first, so no stream is reset on its own.
     connection.close();
     hang_up(leave).await;
-    free_slots(&queues.queue, 3).await;
+    free_places(&queues.queue, 3).await;
 
     for call in [stays].into_iter().chain(others) {
         served(call).await;
@@ -203,17 +203,17 @@ async fn all_queued_clients_disconnect(version: Version) {
     let queues = Queues::begin(3).await;
     let clients = queues.clients(version).await;
     let others = ["/other/x", "/other/x", "/other/x"].map(|path| clients.get(path));
-    free_slots(&queues.other, 0).await;
+    free_places(&queues.other, 0).await;
 
     let leave = ["/queue/a", "/queue/b", "/queue/c"].map(|path| clients.get(path));
-    free_slots(&queues.queue, 0).await;
-    assert_eq!(clients.get("/queue/refused").await.unwrap().status, 429);
+    free_places(&queues.queue, 0).await;
+    assert_eq!(clients.get("/queue/rejected").await.unwrap().status, 429);
     hang_up(leave).await;
-    free_slots(&queues.queue, 3).await;
+    free_places(&queues.queue, 3).await;
     let mut come = Vec::new();
     for (path, free) in [("/queue/next", 2), ("/queue/second", 1), ("/queue/third", 0)] {
         come.push(clients.get(path));
-        free_slots(&queues.queue, free).await;
+        free_places(&queues.queue, free).await;
     }
 
     for call in come.into_iter().chain(others) {

@@ -1,4 +1,4 @@
-//! Uploads that are queued are read when they are released, and rejected uploads are never read.
+//! Uploads that are queued are read when they are admitted, and rejected uploads are never read.
 
 use std::convert::Infallible;
 use std::io;
@@ -22,7 +22,7 @@ use tower_throttle::clock::ManualClock;
 use tower_throttle::key::Global;
 use tower_throttle::{Quota, RateLimitLayer, RateLimiter};
 
-use super::{Limiter, at_last, free_slots};
+use super::{Limiter, at_last, free_places};
 use crate::support::{self, Client, Random, Server, VERSIONS, Version, read_until};
 
 /// A body whose chunks the test sends one by one.
@@ -50,7 +50,7 @@ struct Uploads {
 }
 
 impl Uploads {
-    /// Starts a server whose first queued call is released one second from now.
+    /// Starts a server whose first queued call is admitted one second from now.
     async fn begin(capacity: u64) -> Self {
         let clock = ManualClock::new();
         let bucket = LeakyBucket::new(Quota::per_second(1)).queue(capacity);
@@ -72,7 +72,7 @@ impl Uploads {
         Self { server: Server::start(app).await, clock, limiter, begun }
     }
 
-    fn release(&self) {
+    fn admit(&self) {
         self.clock.advance(Duration::from_secs(1));
     }
 
@@ -95,7 +95,7 @@ impl Uploads {
 }
 
 #[tokio::test]
-async fn an_upload_that_is_sent_before_and_after_its_release_arrives_whole() {
+async fn an_upload_that_is_sent_before_and_after_its_admission_arrives_whole() {
     for version in VERSIONS {
         let uploads = Uploads::begin(1).await;
         let mut random = Random::new(version as u64);
@@ -119,7 +119,7 @@ async fn an_upload_that_is_sent_before_and_after_its_release_arrives_whole() {
                 }
             }
         });
-        free_slots(&uploads.limiter, 0).await;
+        free_places(&uploads.limiter, 0).await;
         at_last("half an upload", async {
             for chunk in &chunks[..8] {
                 sender.send(chunk.clone()).await.unwrap();
@@ -129,8 +129,8 @@ async fn an_upload_that_is_sent_before_and_after_its_release_arrives_whole() {
         uploads.server_is_idle().await;
         assert_eq!(uploads.begun.available_permits(), 0, "{version:?}: the handler was called");
 
-        uploads.release();
-        at_last("the release", uploads.begun.acquire()).await.unwrap().forget();
+        uploads.admit();
+        at_last("the admission", uploads.begun.acquire()).await.unwrap().forget();
         at_last("the other half", async {
             for chunk in &chunks[8..] {
                 sender.send(chunk.clone()).await.unwrap();
@@ -146,20 +146,20 @@ async fn an_upload_that_is_sent_before_and_after_its_release_arrives_whole() {
 }
 
 #[tokio::test]
-async fn a_queued_upload_gets_100_continue_when_it_is_released_and_a_rejected_one_never() {
+async fn a_queued_upload_gets_100_continue_when_it_is_admitted_and_a_rejected_one_never() {
     let uploads = Uploads::begin(1).await;
     let mut waits = uploads.expect("/echo").await;
-    free_slots(&uploads.limiter, 0).await;
-    let mut refused = uploads.expect("/echo").await;
-    let mut answer = at_last("a refusal", read_until(&mut refused, "violated-policies")).await;
+    free_places(&uploads.limiter, 0).await;
+    let mut rejected = uploads.expect("/echo").await;
+    let mut answer = at_last("a rejection", read_until(&mut rejected, "violated-policies")).await;
     uploads.server_is_idle().await;
     let mut asked = [0; 64];
     let error = waits.try_read(&mut asked).expect_err("it waits");
     assert_eq!(error.kind(), io::ErrorKind::WouldBlock, "{error}");
     assert_eq!(uploads.begun.available_permits(), 0, "the handler was called");
 
-    uploads.release();
-    let asked = at_last("a release", read_until(&mut waits, "\r\n\r\n")).await;
+    uploads.admit();
+    let asked = at_last("the admission", read_until(&mut waits, "\r\n\r\n")).await;
     assert_eq!(asked, "HTTP/1.1 100 Continue\r\n\r\n");
     assert_eq!(uploads.begun.available_permits(), 1);
     waits.write_all(b"abc").await.unwrap();
@@ -167,19 +167,19 @@ async fn a_queued_upload_gets_100_continue_when_it_is_released_and_a_rejected_on
     assert!(echo.starts_with("HTTP/1.1 200 "), "{echo}");
 
     // The client also gets no `100 Continue` when a place in the queue is free again.
-    refused.shutdown().await.unwrap();
-    at_last("the end", refused.read_to_string(&mut answer)).await.unwrap();
+    rejected.shutdown().await.unwrap();
+    at_last("the end", rejected.read_to_string(&mut answer)).await.unwrap();
     assert!(answer.starts_with("HTTP/1.1 429 "), "{answer}");
     assert_eq!(answer.matches("HTTP/1.1").count(), 1, "{answer}");
     assert_eq!(uploads.begun.available_permits(), 1);
 }
 
 #[tokio::test]
-async fn an_upload_released_to_a_handler_that_does_not_read_gets_no_100_continue() {
+async fn an_upload_admitted_to_a_handler_that_does_not_read_gets_no_100_continue() {
     let uploads = Uploads::begin(1).await;
     let mut waits = uploads.expect("/ignore").await;
-    free_slots(&uploads.limiter, 0).await;
-    uploads.release();
+    free_places(&uploads.limiter, 0).await;
+    uploads.admit();
     let answer = at_last("an answer", read_until(&mut waits, "\r\n\r\n")).await;
     assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
     assert_eq!(uploads.begun.available_permits(), 1);

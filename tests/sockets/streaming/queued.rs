@@ -45,7 +45,7 @@ impl QueuedStreams {
 }
 
 #[tokio::test]
-async fn the_next_queued_call_is_released_when_the_body_before_it_has_ended() {
+async fn the_next_queued_call_is_admitted_when_the_body_before_it_has_ended() {
     for version in VERSIONS {
         let stage = Stage::begin(Concurrency::per_key(1).total(5).queue(3)).await;
         let mut connections = Vec::new();
@@ -62,9 +62,9 @@ async fn the_next_queued_call_is_released_when_the_body_before_it_has_ended() {
             queue.waits(at).await;
         }
         // The queue is full, and the total of five is not used up.
-        let refused = at_last("a refusal", queue.call(4)).await.unwrap();
+        let rejected = at_last("a rejection", queue.call(4)).await.unwrap();
         assert_eq!(
-            (refused.status().as_u16(), &refused.headers()["retry-after"]),
+            (rejected.status().as_u16(), &rejected.headers()["retry-after"]),
             (429, &"1".parse().unwrap())
         );
         // The client of the second queued call disconnects, so the third call moves up.
@@ -83,7 +83,7 @@ async fn the_next_queued_call_is_released_when_the_body_before_it_has_ended() {
         drop(feed);
         for left in [1, 0] {
             whole(streams).await;
-            streams = at_last("its release", calls.pop_front().unwrap()).await.unwrap();
+            streams = at_last("its admission", calls.pop_front().unwrap()).await.unwrap();
             assert_eq!((streams.status().as_u16(), queue.stage.limiter.queued()), (200, left), "{version:?}");
             assert!(calls.iter().all(|call| !call.is_finished()), "one at a time, in order");
             assert!(queue.stage.limiter.try_acquire_permit(USER).is_err());
@@ -110,12 +110,12 @@ async fn a_wait_that_is_too_long_ends_with_429() {
         let waits = queue.call(1);
         queue.waits(1).await;
         clock.advance(Duration::from_secs(5));
-        let refused = at_last("a refusal", waits).await.unwrap();
+        let rejected = at_last("a rejection", waits).await.unwrap();
         assert_eq!(
-            (refused.status().as_u16(), &refused.headers()["retry-after"]),
+            (rejected.status().as_u16(), &rejected.headers()["retry-after"]),
             (429, &"1".parse().unwrap())
         );
-        assert_eq!(refused.headers()["content-type"], "application/problem+json");
+        assert_eq!(rejected.headers()["content-type"], "application/problem+json");
         assert_eq!(queue.stage.limiter.queued(), 0);
         drop(streams);
     }

@@ -1,4 +1,5 @@
-//! A layer does not limit open WebSockets, because the body of the response ends with the upgrade. The guide's recipe does.
+//! A layer does not limit open WebSockets, because the body of the response ends with the upgrade. The guide's recipe
+//! does.
 
 use std::net::SocketAddr;
 

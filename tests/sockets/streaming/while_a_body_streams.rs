@@ -24,11 +24,11 @@ async fn a_second_request_is_rejected_for_as_long_as_the_first_streams() {
         assert_eq!(streams.headers()["ratelimit-policy"], r#""default";q=1;qu="concurrent-requests""#);
         assert_eq!(streams.headers()["ratelimit"], r#""default";r=0"#);
         for chunk in ["a", "b", "c"] {
-            let refused = second.get("/text").await;
-            assert_eq!(refused.status(), 429, "{version:?}");
-            assert_eq!(refused.headers()["retry-after"], "1", "a hint: when a call ends is not known");
-            assert_eq!(refused.headers()["ratelimit"], r#""default";r=0"#);
-            whole(refused).await;
+            let rejected = second.get("/text").await;
+            assert_eq!(rejected.status(), 429, "{version:?}");
+            assert_eq!(rejected.headers()["retry-after"], "1", "a hint: when a call ends is not known");
+            assert_eq!(rejected.headers()["ratelimit"], r#""default";r=0"#);
+            whole(rejected).await;
             feed.send(Piece::Data(chunk)).ok().unwrap();
             assert_eq!(text(streams.body_mut()).await, chunk);
         }
@@ -57,16 +57,16 @@ async fn a_stream_of_half_a_second_holds_its_permit_for_half_a_second() {
             feed.send(Piece::Data("tick")).ok().unwrap();
         }
     });
-    let mut refused = 0;
+    let mut rejected = 0;
     while !feeding.is_finished() {
         let answer = second.get("/text").await;
         if !feeding.is_finished() {
             assert_eq!(answer.status(), 429);
-            refused += 1;
+            rejected += 1;
         }
         sleep(Duration::from_millis(20)).await;
     }
-    assert!(refused > 3, "{refused}");
+    assert!(rejected > 3, "{rejected}");
     assert_eq!(whole(streams).await.len(), 40);
     stage.gets_free("the end").await;
 }

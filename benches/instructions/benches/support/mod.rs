@@ -1,9 +1,9 @@
 //! Counts the instructions and locked operations of a program's cases, under callgrind.
 //!
 //! A program runs each of its cases in a process of its own, under valgrind. In that process, only [`counted`] is
-//! counted. Everything that a count could depend on is the same in each run: the hash seeds, the keys, the clock and the
-//! environment. So each run of a program counts the same numbers, whatever else the machine does. The effects of caches
-//! are not counted.
+//! counted. Everything that a count could depend on is the same in each run: the hash seeds, the keys, the clock and
+//! the environment. So each run of a program counts the same numbers, whatever else the machine does. The effects of
+//! caches are not counted.
 #![allow(dead_code, reason = "each program uses a part")]
 
 pub mod checks;

@@ -49,8 +49,8 @@ pub fn limiter<A: Algorithm>(algorithm: A) -> RateLimiter<A> {
 }
 
 /// Sends `calls` requests, a multiple of two. Only the service is counted, and not the creation of the requests. Only
-/// two requests exist at a time, because the allocator keeps a few free blocks of each size. With more requests, it would
-/// have to merge freed blocks, and the cost of a call would depend on the calls before it.
+/// two requests exist at a time, because the allocator keeps a few free blocks of each size. With more requests, it
+/// would have to merge freed blocks, and the cost of a call would depend on the calls before it.
 pub fn send<S: Service<Request<Body>>>(mut service: S, calls: usize) {
     const AT_ONCE: usize = 2;
     assert_eq!(calls % AT_ONCE, 0);

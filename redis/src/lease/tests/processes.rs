@@ -132,7 +132,7 @@ async fn at_80_percent_load_a_lease_of_10_units_saves_nine_of_ten_trips() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn at_200_percent_load_refusals_cost_few_trips() {
+async fn at_200_percent_load_denials_cost_few_trips() {
     verify("even", &run(calls(200, even), 25, None).await, 0, 0.7);
     verify("skewed", &run(calls(200, skewed), 25, None).await, 0, 0.7);
 }

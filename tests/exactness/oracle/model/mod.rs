@@ -29,14 +29,14 @@ use super::config::Rule;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     Admit,
-    Refuse,
+    Deny,
     /// Both decisions are correct, because of the rounding that the algorithm allows.
     Either,
 }
 
 impl Verdict {
     pub(crate) fn exact(admits: bool) -> Self {
-        if admits { Self::Admit } else { Self::Refuse }
+        if admits { Self::Admit } else { Self::Deny }
     }
 }
 

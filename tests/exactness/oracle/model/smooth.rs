@@ -147,7 +147,7 @@ impl Oracle for Smooth {
         // was undone since a replacement.
         let is_early = self.is_undone || self.wait.less > self.store.margin();
         let early = if is_early { &self.wait.less } else { &BigInt::ZERO };
-        if self.wait.exact > early + hair() { Verdict::Refuse } else { Verdict::Either }
+        if self.wait.exact > early + hair() { Verdict::Deny } else { Verdict::Either }
     }
 
     fn admit(&mut self, cost: u64) {
@@ -231,7 +231,7 @@ impl Oracle for Smooth {
         match self.verdict(1) {
             Verdict::Admit => passing,
             Verdict::Either => 0..=*passing.end(),
-            Verdict::Refuse => 0..=0,
+            Verdict::Deny => 0..=0,
         }
     }
 

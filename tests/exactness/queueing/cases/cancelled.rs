@@ -56,15 +56,15 @@ fn a_cancelled_call_of_a_window_recomputes_the_projection_once() {
     assert!(asked <= 2 * length as u64, "{asked} for {length} waiters");
 }
 
-/// If a release is undone, the state is as before, even if the release has taken permits from a store.
+/// If an admission is undone, the state is as before, even if the admission has taken permits from a store.
 #[test]
-fn those_behind_a_dropped_release_leave_as_if_it_had_never_come() {
+fn those_behind_a_dropped_admission_leave_as_if_it_had_never_come() {
     fn look<A: Algorithm>(rule: A) {
         let (limiter, clock) = on(rule);
         use_up(&limiter, "key");
         let [dropped, mut second, mut third] = [(); 3].map(|()| waits(&limiter, "key", 1));
         clock.set(ns(50));
-        assert!(!limiter.check("key").is_allowed(), "this releases the first");
+        assert!(!limiter.check("key").is_allowed(), "this admits the first");
         drop(dropped);
         assert!(second.run());
         clock.set(ns(99));

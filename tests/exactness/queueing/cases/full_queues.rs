@@ -1,14 +1,14 @@
-//! A full queue denies new calls or evicts the oldest waiter, and a slot that was left is free again.
+//! A full queue denies new calls or displaces the oldest waiter, and a place that was left is free again.
 
 use std::time::Duration;
 
 use tower_throttle::algorithm::*;
 
-use super::{call, few, on, refused, use_up, waits};
+use super::{call, denied, few, on, use_up, waits};
 use crate::queueing::{ns, quota};
 
 #[test]
-fn the_oldest_is_evicted_for_the_newest_and_learns_when_a_slot_is_free() {
+fn the_newest_displaces_the_oldest_which_learns_when_a_call_can_be_admitted() {
     let rule = TokenBucket::new(quota(1, 10)).queue(2).overflow(QueueOverflow::DropOldest);
     let (limiter, clock) = on(rule);
     use_up(&limiter, "key");
@@ -16,7 +16,7 @@ fn the_oldest_is_evicted_for_the_newest_and_learns_when_a_slot_is_free() {
     let mut line: Vec<_> = (0..2).map(|_| waits(&limiter, "key", 1)).collect();
     clock.set(ns(4));
     for nth in 2..6 {
-        // The oldest waiter is evicted, so no new call is denied.
+        // The oldest waiter is displaced, so no new call is denied.
         line.push(waits(&limiter, "key", 1));
         assert!(line[nth - 2].run());
         let reported = line[nth - 2].output.unwrap();
@@ -36,7 +36,7 @@ fn the_oldest_is_evicted_for_the_newest_and_learns_when_a_slot_is_free() {
 }
 
 #[test]
-fn the_oldest_is_evicted_only_for_one_that_is_then_in_time() {
+fn the_oldest_is_displaced_only_for_one_that_is_then_in_time() {
     let rule = LeakyBucket::new(quota(1, 10)).queue(3).max_wait(ns(30)).overflow(QueueOverflow::DropOldest);
     let (limiter, clock) = on(rule.clone());
     use_up(&limiter, "key");
@@ -45,16 +45,16 @@ fn the_oldest_is_evicted_only_for_one_that_is_then_in_time() {
     assert!(line[0].run() && !line[0].output.unwrap().is_allowed());
     clock.set(ns(30));
     assert!(newest.run() && newest.output.unwrap().is_allowed());
-    // The calls have different costs. A new call would be released after both waiters, at 50 ns. If it evicts the
-    // oldest waiter, it is released at 40 ns. At 10 ns a place is free, but until 20 ns, a release at 50 ns is too
+    // The calls have different costs. A new call would be admitted after both waiters, at 50 ns. If it displaces the
+    // oldest waiter, it is admitted at 40 ns. At 10 ns a place is free, but until 20 ns, an admission at 50 ns is too
     // late.
     let (limiter, clock) = on(rule.queue(2));
     use_up(&limiter, "key");
     let mut line: Vec<_> = [1, 3].map(|cost| waits(&limiter, "key", cost)).into();
     for (now, retry) in [(0, 20), (9, 11), (10, 10), (19, 1)] {
         clock.set(ns(now));
-        assert_eq!(refused(&limiter, "key", 1).retry_after(), Some(ns(retry)), "at {now}");
-        assert_eq!(line[0].run(), now >= 10, "no call is evicted for nothing");
+        assert_eq!(denied(&limiter, "key", 1).retry_after(), Some(ns(retry)), "at {now}");
+        assert_eq!(line[0].run(), now >= 10, "no call is displaced for nothing");
     }
     clock.set(ns(20));
     assert!(line.iter_mut().all(|call| call.run() && call.output.unwrap().is_allowed()));
@@ -62,7 +62,7 @@ fn the_oldest_is_evicted_only_for_one_that_is_then_in_time() {
 }
 
 #[test]
-fn with_costs_calls_behind_the_oldest_are_released_when_it_is_evicted() {
+fn with_costs_calls_behind_the_oldest_are_admitted_when_it_is_displaced() {
     let (limiter, clock) =
         on(TokenBucket::new(quota(1, 10).burst(4)).queue(3).overflow(QueueOverflow::DropOldest));
     assert!(limiter.check_n("key", 2).is_allowed());
@@ -79,14 +79,14 @@ fn with_costs_calls_behind_the_oldest_are_released_when_it_is_evicted() {
 }
 
 #[test]
-fn with_zero_capacity_or_max_wait_no_call_waits_or_is_evicted() {
+fn with_zero_capacity_or_max_wait_no_call_waits_or_is_displaced() {
     fn look<A: Algorithm>(name: &str, rule: A) {
         let (limiter, clock) = on(rule);
         use_up(&limiter, "key");
         let wait = limiter.peek("key").retry_after().unwrap();
-        assert_eq!(refused(&limiter, "key", 1).retry_after(), Some(wait), "{name}");
+        assert_eq!(denied(&limiter, "key", 1).retry_after(), Some(wait), "{name}");
         clock.set(wait - ns(1));
-        assert_eq!(refused(&limiter, "key", 1).retry_after(), Some(ns(1)), "{name}");
+        assert_eq!(denied(&limiter, "key", 1).retry_after(), Some(ns(1)), "{name}");
         clock.set(wait);
         assert!(call(&limiter, "key", 1).output.unwrap().is_allowed(), "{name}");
         assert_eq!(limiter.queued(), 0);
@@ -111,28 +111,28 @@ fn with_zero_capacity_or_max_wait_no_call_waits_or_is_evicted() {
 }
 
 #[test]
-fn waiters_are_bounded_over_all_keys_and_a_slot_is_free_again_however_it_was_left() {
+fn waiters_are_bounded_over_all_keys_and_a_place_is_free_again_however_it_was_left() {
     let rule = || SlidingLog::new(quota(1, 10)).queue(5);
     let (limiter, _clock) = few(rule(), 0);
     use_up(&limiter, "a");
-    assert_eq!(refused(&limiter, "a", 1).retry_after(), Some(ns(10)));
+    assert_eq!(denied(&limiter, "a", 1).retry_after(), Some(ns(10)));
     let (limiter, clock) = few(rule(), 1);
     use_up(&limiter, "a");
     use_up(&limiter, "b");
     let mut one = waits(&limiter, "a", 1);
     assert_eq!(limiter.queued(), 1);
     // A call finds no place, in the queue of the same key or of another key.
-    assert!(refused(&limiter, "a", 1).retry_after().is_some());
-    assert_eq!(refused(&limiter, "b", 1).retry_after(), Some(ns(10)), "when it would pass without waiting");
-    assert_eq!(limiter.queued(), 1, "a refusal takes no place");
+    assert!(denied(&limiter, "a", 1).retry_after().is_some());
+    assert_eq!(denied(&limiter, "b", 1).retry_after(), Some(ns(10)), "when it would pass without waiting");
+    assert_eq!(limiter.queued(), 1, "a denial takes no place");
     // The place is free again after the call was cancelled.
     one.abandon();
     let mut one = waits(&limiter, "b", 1);
-    // The place is free again after the call was released.
+    // The place is free again after the call was admitted.
     clock.set(ns(10));
     assert!(one.run());
     let mut one = waits(&limiter, "b", 1);
-    // The place is free again after the call was released, even if it has not been polled yet.
+    // The place is free again after the call was admitted, even if it has not been polled yet.
     clock.set(ns(20));
     use_up(&limiter, "b");
     let two = waits(&limiter, "b", 1);
@@ -150,7 +150,7 @@ fn waiters_are_bounded_over_all_keys_and_a_slot_is_free_again_however_it_was_lef
 }
 
 #[test]
-fn an_evicted_call_leaves_its_slot_to_the_newest() {
+fn a_displaced_call_leaves_its_place_to_the_newest() {
     let (limiter, clock) =
         few(FixedWindow::new(quota(1, 10)).queue(2).overflow(QueueOverflow::DropOldest), 2);
     use_up(&limiter, "a");
@@ -159,7 +159,7 @@ fn an_evicted_call_leaves_its_slot_to_the_newest() {
     assert!(line[..4].iter_mut().all(|call| call.run() && !call.output.unwrap().is_allowed()));
     // There is no place for a call of another key.
     use_up(&limiter, "b");
-    assert!(refused(&limiter, "b", 1).retry_after().is_some());
+    assert!(denied(&limiter, "b", 1).retry_after().is_some());
     clock.set(ns(10));
     assert!(line[4].run() && !line[5].run());
     use_up(&limiter, "b");

@@ -1,4 +1,4 @@
-//! A layer holds requests if its algorithm is configured to, and releases them when all its limits admit them.
+//! A layer queues requests if its algorithm is configured to, and passes them on when all its limits admit them.
 
 use std::convert::Infallible;
 use std::time::Duration;

@@ -1,9 +1,9 @@
 //! Single cases of waiting. Each test is for one promise.
 
+mod admissions;
 mod cancelled;
 mod full_queues;
 mod layers;
-mod releases;
 
 use std::time::Duration;
 
@@ -38,7 +38,7 @@ fn waits<A: Algorithm>(limiter: &RateLimiter<A>, key: &str, cost: u64) -> Polled
     call
 }
 
-fn refused<A: Algorithm>(limiter: &RateLimiter<A>, key: &str, cost: u64) -> Decision {
+fn denied<A: Algorithm>(limiter: &RateLimiter<A>, key: &str, cost: u64) -> Decision {
     let decision = call(limiter, key, cost).output.expect("decided at once");
     assert!(!decision.is_allowed());
     decision

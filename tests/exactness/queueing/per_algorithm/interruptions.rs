@@ -1,4 +1,4 @@
-//! Cancelled calls, resets and a clock that is set back release no waiter early, and block none.
+//! Cancelled calls, resets and a clock that is set back admit no waiter early, and block none.
 
 use tower_throttle::algorithm::*;
 
@@ -7,7 +7,7 @@ use crate::queueing::{ns, quota};
 use crate::support::PolledByHand;
 
 #[test]
-fn after_a_reset_the_queue_is_released_as_on_an_idle_key() {
+fn after_a_reset_the_queue_admits_as_on_an_idle_key() {
     fn look<A: Algorithm>(name: &str, rule: A) {
         let mut idle = Scene::at(rule.clone(), 30);
         let line = idle.line(5);

@@ -60,7 +60,7 @@ impl<A: Algorithm> Scene<A> {
         self.clock.set(Duration::from_nanos(to));
     }
 
-    /// Polls the calls until all are released, in order. Returns the time of each release.
+    /// Polls the calls until all are admitted, in order. Returns the time of each admission.
     fn leave(&mut self, mut line: Vec<Call<A>>) -> Vec<u64> {
         let mut left = vec![u64::MAX; line.len()];
         let start = self.now;
@@ -81,7 +81,7 @@ impl<A: Algorithm> Scene<A> {
                 assert_eq!(self.limiter.queued(), 0);
                 return left;
             }
-            assert!(self.now < start + 20 * PERIOD, "a call is never released: {left:?}");
+            assert!(self.now < start + 20 * PERIOD, "a call is never admitted: {left:?}");
             self.set(self.now + STEP);
         }
     }

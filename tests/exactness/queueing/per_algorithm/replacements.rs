@@ -1,4 +1,4 @@
-//! Waiters are released by the algorithm that replaces theirs, also if it is slower or has no queue.
+//! Waiters are admitted by the algorithm that replaces theirs, also if it is slower or has no queue.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use tower_throttle::algorithm::*;
 use super::{PERIOD, Scene};
 use crate::queueing::{ns, quota};
 
-/// Returns the times of the releases if the algorithm is replaced after 30 ns, and if it is not replaced.
+/// Returns the times of the admissions if the algorithm is replaced after 30 ns, and if it is not replaced.
 fn replaced<A: Algorithm>(old: &A, new: &A, cost: u64) -> (Vec<u64>, Vec<u64>) {
     let mut scene = Scene::busy(old.clone(), 0);
     let line = (0..5).map(|_| scene.costing(cost)).collect();
@@ -33,7 +33,7 @@ fn a_faster_algorithm_delays_no_waiter_and_a_slower_one_blocks_none() {
             after.iter().zip(&before).all(|(after, before)| after >= before),
             "{name}: {after:?} {before:?}"
         );
-        // A call that costs more than the new limit is released nevertheless.
+        // A call that costs more than the new limit is admitted nevertheless.
         let (_, after) = replaced(&fast, &slow, 4);
         assert!(after.iter().all(|after| *after < 20 * PERIOD), "{name}");
     }

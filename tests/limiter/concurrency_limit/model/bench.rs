@@ -8,7 +8,7 @@ pub(super) enum Stands {
     Outside,
     InLine(u64),
     Passed(Item),
-    Refused,
+    Denied,
 }
 
 pub(super) struct Pending {
@@ -75,7 +75,7 @@ impl Bench {
         match self.model.enter(key, cost, until, self.max_wait != Some(0)) {
             Course::Passes(item) => Stands::Passed(item),
             Course::Waits(id) => Stands::InLine(id),
-            Course::Refused => Stands::Refused,
+            Course::Denied => Stands::Denied,
         }
     }
 
@@ -99,11 +99,11 @@ impl Bench {
         }
         if let Stands::InLine(id) = stands {
             self.waited += 1;
-            match (self.model.granted(id), self.model.waiting(id)) {
+            match (self.model.admitted(id), self.model.waiting(id)) {
                 (Some(item), _) => stands = Stands::Passed(item),
                 (None, Some(waiter)) if waiter.until <= self.now => {
                     self.model.remove(waiter);
-                    stands = Stands::Refused;
+                    stands = Stands::Denied;
                 }
                 (None, waiter) => assert!(waiter.is_some()),
             }
@@ -115,7 +115,7 @@ impl Bench {
                 self.served += 1;
                 self.holders.push((holder, item));
             }
-            (Stands::Refused, Some(Err(()))) => {}
+            (Stands::Denied, Some(Err(()))) => {}
             (stands, output) => {
                 panic!(
                     "seed {seed}: {stands:?}, but ended {ended}, passed {:?}",
@@ -130,12 +130,12 @@ impl Bench {
         drop(hand);
         match stands {
             Stands::Passed(item) => self.model.end(item),
-            Stands::InLine(id) => match (self.model.granted(id), self.model.waiting(id)) {
+            Stands::InLine(id) => match (self.model.admitted(id), self.model.waiting(id)) {
                 (Some(item), _) => self.model.end(item),
                 (None, Some(waiter)) => self.model.remove(waiter),
                 (None, None) => unreachable!("it is queued"),
             },
-            Stands::Outside | Stands::Refused => {}
+            Stands::Outside | Stands::Denied => {}
         }
     }
 
@@ -161,7 +161,7 @@ impl Bench {
         assert_eq!(self.limiter.queued(), waiting, "seed {seed}");
         for Pending { hand, stands, .. } in &self.futures {
             if let Stands::InLine(id) = stands {
-                let turn = self.model.granted(*id).is_some();
+                let turn = self.model.admitted(*id).is_some();
                 let late = self.model.waiting(*id).is_some_and(|waiter| waiter.until <= self.now);
                 assert!(!turn && !late || hand.is_woken(), "seed {seed}: asleep");
             }

@@ -33,14 +33,14 @@ struct Model {
     places: usize,
     held: [u64; KEYS as usize],
     lines: [VecDeque<Waiter>; KEYS as usize],
-    granted: Vec<(u64, Item)>,
+    admitted: Vec<(u64, Item)>,
     ids: u64,
 }
 
 enum Course {
     Passes(Item),
     Waits(u64),
-    Refused,
+    Denied,
 }
 
 impl Model {
@@ -76,16 +76,16 @@ impl Model {
     fn enter(&mut self, key: usize, cost: u64, until: u64, is_patient: bool) -> Course {
         let due = self.fits(key, cost) || self.held[key] == 0;
         if cost > self.limit() {
-            Course::Refused
+            Course::Denied
         } else if cost == 0 || self.lines[key].is_empty() && due {
-            self.check(key, cost).map_or(Course::Refused, Course::Passes)
+            self.check(key, cost).map_or(Course::Denied, Course::Passes)
         } else if is_patient && self.lines[key].len() < self.places && cost <= self.room() {
             self.ids += 1;
             let (id, item) = (self.ids, self.item(key, cost));
             self.lines[key].push_back(Waiter { id, item, until });
             Course::Waits(id)
         } else {
-            Course::Refused
+            Course::Denied
         }
     }
 
@@ -97,7 +97,7 @@ impl Model {
             }
             self.lines[key].pop_front();
             self.held[key] += first.item.cost;
-            self.granted.push((first.id, first.item));
+            self.admitted.push((first.id, first.item));
         }
     }
 
@@ -113,8 +113,8 @@ impl Model {
         self.settle(item.key);
     }
 
-    fn granted(&self, id: u64) -> Option<Item> {
-        self.granted.iter().find(|(granted, _)| *granted == id).map(|(_, item)| *item)
+    fn admitted(&self, id: u64) -> Option<Item> {
+        self.admitted.iter().find(|(admitted, _)| *admitted == id).map(|(_, item)| *item)
     }
 
     fn waiting(&self, id: u64) -> Option<Waiter> {
@@ -143,7 +143,7 @@ fn agrees_with_the_model(first: u64, count: u64, renewed: bool) {
 }
 
 #[test]
-fn calls_are_admitted_queued_and_released_as_in_the_model() {
+fn calls_are_admitted_queued_and_ended_as_in_the_model() {
     agrees_with_the_model(0, 15_000, false);
 }
 

@@ -1,4 +1,4 @@
-//! Slots of idle keys are free for new keys, and no key gains units by leaving the table or entering it.
+//! Places of idle keys are free for new keys, and no key gains units by leaving the table or entering it.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ fn idle_keys_make_room_for_new_ones() {
     let (limiter, clock) = limiter(bucket(), 10_000);
     assert_eq!(admitted(&limiter, 0..10_000), 10_000);
     clock.advance(HOUR);
-    assert_eq!(limiter.len(), 10_000, "nothing is cleaned without calls");
+    assert_eq!(limiter.len(), 10_000, "no key is removed without calls");
     let newcomers = (10_000..20_000_u32).flat_map(|key| [key; 5]);
     assert_eq!(admitted(&limiter, newcomers), 50_000, "each has a place and a budget of its own");
     assert_eq!(limiter.len(), 10_000);
@@ -70,7 +70,7 @@ fn keys_in_use_among_idle_ones_are_kept() {
 }
 
 #[test]
-fn a_key_that_is_reset_is_fresh_and_takes_no_slot() {
+fn a_key_that_is_reset_is_fresh_and_takes_no_place() {
     let (limiter, _clock) = limiter(bucket(), 10);
     assert!(limiter.check_n("a", 5).is_allowed() && limiter.check("b").is_allowed());
     assert_eq!(limiter.len(), 2);
@@ -86,7 +86,7 @@ fn a_key_that_is_reset_is_fresh_and_takes_no_slot() {
 
 /// The table may remove a fresh key, because this changes no decision. It changes none even when the clock steps back.
 #[test]
-fn evicting_a_key_gives_nothing_extra_when_the_clock_steps_back() {
+fn removing_a_key_gives_nothing_extra_when_the_clock_steps_back() {
     for strangers in [0, 2] {
         let quota = Quota::per(10, Duration::from_secs(10)).unwrap();
         let (limiter, clock) = limiter(TokenBucket::new(quota), 100);
@@ -104,7 +104,7 @@ fn evicting_a_key_gives_nothing_extra_when_the_clock_steps_back() {
 }
 
 #[test]
-fn a_table_of_zero_keys_has_a_slot_for_one() {
+fn a_table_of_zero_keys_has_a_place_for_one() {
     let (limiter, _clock) = limiter(bucket(), 0);
     assert_eq!(admitted(&limiter, [1; 9].into_iter()), 5);
     assert_eq!(limiter.len(), 1);

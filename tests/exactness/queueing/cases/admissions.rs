@@ -1,4 +1,4 @@
-//! Waiters are released at their exact times, and in order, whatever their costs and tiers.
+//! Waiters are admitted at their exact times, and in order, whatever their costs and tiers.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -8,12 +8,12 @@ use tokio::time::Instant;
 use tower_throttle::algorithm::*;
 use tower_throttle::{Quota, RateLimiter};
 
-use super::{MS, call, on, refused, use_up, waits};
+use super::{MS, call, denied, on, use_up, waits};
 use crate::queueing::{ns, quota};
 use crate::support::{self, PolledByHand};
 
 #[test]
-fn the_kth_of_many_calls_is_released_from_a_bucket_of_burst_b_after_k_minus_b_intervals() {
+fn a_bucket_of_burst_b_admits_the_kth_of_many_calls_after_k_minus_b_intervals() {
     for (limit, period, burst) in [
         (3, 10, 1),
         (3, 10, 4),
@@ -49,19 +49,19 @@ fn as_in_nginx_a_burst_passes_at_once_the_next_are_paced_and_the_rest_is_denied_
     assert!(passed.into_iter().all(|decision| decision.is_allowed() && decision.delay().is_zero()));
     let mut paced: Vec<_> = (0..12).map(|_| waits(&limiter, "key", 1)).collect();
     for _ in 0..3 {
-        assert_eq!(refused(&limiter, "key", 1).retry_after(), Some(MS * 200));
+        assert_eq!(denied(&limiter, "key", 1).retry_after(), Some(MS * 200));
     }
-    let mut refusal = Some(MS * 200);
+    let mut denial = Some(MS * 200);
     for nth in 0..12 {
         clock.advance(MS * 200 - ns(1));
-        assert_eq!(refused(&limiter, "key", 1).retry_after(), refusal.map(|_| ns(1)));
+        assert_eq!(denied(&limiter, "key", 1).retry_after(), denial.map(|_| ns(1)));
         assert!(!paced[nth].run(), "number {nth} is early");
         clock.advance(ns(1));
         assert!(paced[nth].run(), "number {nth} is late");
         assert_eq!(paced[nth].output.unwrap().delay(), MS * 200 * (nth as u32 + 1));
-        // Another call takes the place of the released call.
+        // Another call takes the place of the admitted call.
         paced.push(waits(&limiter, "key", 1));
-        refusal = Some(MS * 200);
+        denial = Some(MS * 200);
     }
 }
 
@@ -82,9 +82,9 @@ async fn at_one_instant<A: Algorithm>(rule: A, count: usize) -> Vec<Duration> {
     left.into_iter().map(|(_, at)| at).collect()
 }
 
-/// The timer has ticks of a millisecond. No call is released before its slot, or later than the tick after its slot.
+/// The timer has ticks of a millisecond. No call is admitted before its slot, or later than the tick after its slot.
 #[tokio::test(start_paused = true)]
-async fn queued_calls_are_released_at_the_first_tick_from_their_slots_on() {
+async fn queued_calls_are_admitted_at_the_first_tick_from_their_slots_on() {
     // With the largest rate, each tick has ten thousand slots. With the smallest, two of three slots are between ticks.
     for (limit, calls) in [(5_000, 1_001), (10_000_000, 100_001), (3, 301)] {
         let quota = Quota::per_second(limit);
@@ -143,7 +143,7 @@ async fn keys_do_not_wait_for_each_other() {
 }
 
 #[test]
-fn a_fixed_window_releases_as_many_waiters_as_its_limit_at_each_window() {
+fn a_fixed_window_admits_as_many_waiters_as_its_limit_at_each_window() {
     for (aligned, start, turns) in [(false, 30, [130, 230, 330]), (true, 30, [100, 200, 300])] {
         let rule = FixedWindow::new(quota(3, 100)).queue(9);
         let (limiter, clock) = on(if aligned { rule.aligned() } else { rule });
@@ -245,7 +245,7 @@ fn a_wait_is_exact_though_the_members_have_different_times() {
             let mut first = waits(&limiter, "key", 1);
             let denied = limiter.check("key");
             assert_eq!(denied, limiter.peek("key"), "{rule:?}");
-            // The waiter must be released on time, since a late release would delay the others.
+            // The waiter must be admitted on time, since a late admission would delay the others.
             clock.advance(of_first - ns(1));
             assert!(!first.run(), "{rule:?}, {back} back: too early");
             clock.advance(ns(1));
