@@ -34,10 +34,11 @@ use crate::key::{KeyError, KeyExtractor};
 /// # Deployment caveat
 ///
 /// Behind a reverse proxy, the peer is the proxy, and all clients share one key. Use [`ClientIp`](super::ClientIp)
-/// instead. See the guide, [behind a proxy](crate::guide::proxy). Each layer logs a warning (feature `tracing`), at most
-/// once a minute, when a peer whose address is loopback, link-local or private sends one of these headers:
-/// `X-Forwarded-For`, `Forwarded`, `X-Real-IP`, `CF-Connecting-IP`, `True-Client-IP`, `Fly-Client-IP`. With
-/// [`peer_from`](PeerIp::peer_from), no warning is logged.
+/// instead. See the guide, [behind a proxy](crate::guide::proxy). The extraction logs a warning (feature `tracing`), at
+/// most once a minute for all clones of an extractor, when a peer whose address is loopback, link-local or private sends
+/// one of these headers: `X-Forwarded-For`, `Forwarded`, `X-Real-IP`, `CF-Connecting-IP`, `True-Client-IP`,
+/// `Fly-Client-IP`. With [`peer_from`](PeerIp::peer_from), no warning is logged. So an extractor is created once, and not
+/// for each request.
 ///
 /// # Errors
 ///
@@ -92,7 +93,7 @@ impl PeerIp {
     }
 
     /// Returns the peer's address, without grouping it by prefix. Lists of [allowed](PeerIp::allow) or
-    /// [denied](PeerIp::deny) networks do not affect the result.
+    /// [denied](PeerIp::deny) networks do not affect the result. Logs nothing.
     ///
     /// # Errors
     ///

@@ -1,6 +1,7 @@
 //! The warning about peers that are probably proxies whose header is not read.
 
 use std::net::IpAddr;
+use std::sync::{Arc, OnceLock};
 
 use http::{HeaderMap, HeaderName, header};
 
@@ -20,13 +21,18 @@ static FORWARDING: [HeaderName; 6] = [
 /// A warning about peers that are probably proxies. If a peer is a proxy, a limit by the peer's address gives all
 /// clients of that proxy one budget.
 ///
-/// A layer has one extractor for all its services, so each layer logs the warning at most once a minute.
+/// An extractor and its clones share the warning, so that they log it at most once a minute together: a handler of axum
+/// is cloned for each request, with the extractor in it.
 #[derive(Debug, Default)]
-pub(super) struct ProxyWarning(Recurrence);
+pub(super) struct ProxyWarning(OnceLock<Arc<Recurrence>>);
 
 impl ProxyWarning {
     pub(super) const fn new() -> Self {
-        Self(Recurrence::new())
+        Self(OnceLock::new())
+    }
+
+    fn recurrence(&self) -> &Arc<Recurrence> {
+        self.0.get_or_init(Arc::default)
     }
 
     /// Logs the warning of `PeerIp` if the peer is on this machine or in a private network, and the request has a
@@ -42,7 +48,7 @@ impl ProxyWarning {
 
     fn warn_of_peer(&self, headers: &HeaderMap) {
         if FORWARDING.iter().any(|name| headers.contains_key(name)) {
-            self.0.proxy_as_client("`PeerIp` takes a proxy for the client; take `ClientIp`");
+            self.recurrence().proxy_as_client("`PeerIp` takes a proxy for the client; take `ClientIp`");
         }
     }
 
@@ -51,7 +57,7 @@ impl ProxyWarning {
     #[inline]
     pub(super) fn warn_if_unread(&self, peer: Peer, name: &HeaderName, headers: &HeaderMap) {
         if Self::may_be_proxy(peer) && headers.contains_key(name) {
-            self.0.proxy_as_client(
+            self.recurrence().proxy_as_client(
                 "`ClientIp` takes a proxy for the client if its network is neither in `only_from` nor in \
                  `TrustedProxies`; add it, if the proxy overwrites or appends to the header",
             );
@@ -64,10 +70,9 @@ impl ProxyWarning {
     }
 }
 
-/// A clone belongs to another layer, which logs the warning for itself.
 impl Clone for ProxyWarning {
     fn clone(&self) -> Self {
-        Self::new()
+        Self(OnceLock::from(Arc::clone(self.recurrence())))
     }
 }
 
