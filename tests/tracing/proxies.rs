@@ -169,3 +169,26 @@ fn an_address_that_is_only_resolved_is_no_warning() {
     );
     assert_eq!(log.lines(), [""; 0]);
 }
+
+#[test]
+fn a_proxy_on_an_allow_list_is_a_warning_that_its_clients_are_not_limited() {
+    let listed = || ClientIp::x_forwarded_for(TrustedProxies::cidrs(["192.0.2.0/24"]).unwrap());
+    let (private, others) = (Networks::private(), Networks::new(["192.0.2.9"]).unwrap());
+    let warning = |key: &dyn KeyExtractor<Http, Key = IpAddr>| {
+        let (log, _guard) = Log::start();
+        let _ = key.extract(&forwarded());
+        log.lines().concat()
+    };
+    for (networks, is_limited) in [(&private, false), (&others, true)] {
+        let by_peer = warning(&PeerIp::new().allow(networks.clone()));
+        let by_client = warning(&listed().allow(networks.clone()));
+        for line in [by_peer, by_client] {
+            assert!(line.contains("tower-throttle[T03]"), "{line}");
+            assert_eq!(line.contains("share one budget"), is_limited, "{line}");
+            assert_eq!(line.contains("are not limited"), !is_limited, "{line}");
+        }
+        let denying =
+            [warning(&PeerIp::new().deny(networks.clone())), warning(&listed().deny(networks.clone()))];
+        assert_eq!(denying.map(|line| line.is_empty()), [!is_limited; 2], "who is denied shares no budget");
+    }
+}

@@ -57,8 +57,9 @@ const CLOUDFRONT: HeaderName = HeaderName::from_static("cloudfront-viewer-addres
 /// The extraction logs a warning (feature `tracing`), at most once a minute for all clones of an extractor, when a peer
 /// whose address is loopback, link-local or private sends the header, and its header is not read because it is not in the
 /// networks that are trusted or given to [`only_from`](ClientIp::only_from): it may be a proxy, whose clients then share
-/// a budget. [`resolve`](ClientIp::resolve) logs nothing, and with [`peer_from`](ClientIp::peer_from), no warning is
-/// logged.
+/// a budget or, if an [`allow`](ClientIp::allow) list has its address, are not limited. A peer that a
+/// [`deny`](ClientIp::deny) list has is no warning. [`resolve`](ClientIp::resolve) logs nothing, and with
+/// [`peer_from`](ClientIp::peer_from), no warning is logged.
 ///
 /// # Errors
 ///
@@ -225,7 +226,7 @@ impl ClientIp {
     }
 
     /// Logs a warning if a peer whose header was not read is probably a proxy.
-    fn warn_if_unread(&self, peer: Peer, headers: &HeaderMap) {
+    fn warn_if_unread(&self, peer: Peer, is_limited: bool, headers: &HeaderMap) {
         // With `peer_from`, an outer layer may have found the address of the client.
         if self.peer_source.is_server() {
             let name = match &self.source {
@@ -233,7 +234,7 @@ impl ClientIp {
                 Source::Single(name) => name.clone(),
                 Source::CloudFront => CLOUDFRONT,
             };
-            self.warning.warn_if_unread(peer, &name, headers);
+            self.warning.warn_if_unread(peer, is_limited, &name, headers);
         }
     }
 
@@ -268,10 +269,11 @@ impl<B> KeyExtractor<Request<B>> for ClientIp {
     #[inline]
     fn extract(&self, request: &Request<B>) -> Result<Option<IpAddr>, KeyError> {
         let Found { client, is_unread } = self.find(request)?;
+        let key = self.options.key_of_peer(client)?;
         if is_unread {
-            self.warn_if_unread(client, request.headers());
+            self.warn_if_unread(client, key.is_some(), request.headers());
         }
-        self.options.key_of_peer(client)
+        Ok(key)
     }
 }
 
