@@ -34,7 +34,7 @@ const CLOUDFRONT: HeaderName = HeaderName::from_static("cloudfront-viewer-addres
 /// - With trusted **networks**, a peer outside these networks is the client, and no header is read. If the peer is
 ///   in one of the networks, the client is the first address from the right that is outside the networks. If all
 ///   addresses of the list are in the networks, the client is the leftmost address. If there is no header, the client
-///   is the peer.
+///   is the peer, which an [`allow`](ClientIp::allow) list may exempt.
 /// - With *n* trusted **hops**, the client is the *n*th entry from the right.
 ///
 /// An entry is an IPv4 or IPv6 address, with or without a port. `CloudFront-Viewer-Address` always has a port. The zone
