@@ -762,7 +762,8 @@ impl<K, A: Algorithm, C, R, L: Limiter<Algorithm = A>> RateLimitLayer<K, A, C, R
     ///
     /// Give each policy a [name](RateLimitLayer::name) of its own. The requests of policies with the same name are added up,
     /// but their other metrics are those of one of them. The first call of the second one logs a warning (feature
-    /// `tracing`). When a queued request is admitted, the service records its wait in a histogram. For all other requests,
+    /// `tracing`). If this layer was cloned, and a joined clone has got a number in its name, the metrics of both have the
+    /// name with which this method was called first, because both have the same counts. When a queued request is admitted, the service records its wait in a histogram. For all other requests,
     /// the service itself records nothing.
     #[cfg(feature = "metrics")]
     pub fn record_metrics(&self) {
