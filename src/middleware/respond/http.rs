@@ -64,8 +64,8 @@ use crate::sys::random::random_u64;
 /// on calls in progress, if the limiter was closed, if its key table is full, or if the store failed. Clients that
 /// prefer `text/html`, as browsers do, get one line of text instead of JSON. The body of a rejected request is not
 /// read. So, over HTTP/1.x, the response to a request with a body has `Connection: close`, unless the body is
-/// [drained](Self::drain). A `POST`, `PUT` or `PATCH` with neither `Content-Length` nor `Transfer-Encoding` is taken to
-/// have a body, whose length an outer layer has removed.
+/// [drained](Self::drain). A `POST`, `PUT`, `PATCH` or `QUERY` with neither `Content-Length` nor `Transfer-Encoding` is
+/// taken to have a body, whose length an outer layer has removed.
 ///
 /// Most of this can be configured:
 ///
