@@ -11,8 +11,8 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use ::metrics::{counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};
@@ -32,17 +32,29 @@ pub(crate) struct Passed {
     /// The outcomes of requests, the queued requests, the requests without a valid key, and the store's errors. A
     /// limiter has only the first two.
     counts: [AtomicU64; 8 + 1 + 6 + 1],
-    /// `true` once counts were passed.
-    is_known: AtomicBool,
+    /// The name under which counts were first passed, and under which all later ones are: a clone of a layer that was
+    /// joined may have another name, but it has the same counts. Empty for a limiter without a name.
+    name: OnceLock<String>,
 }
 
 /// For each name, the first of the policies or limiters that have passed their counts, of those that exist.
 static NAMES: Mutex<BTreeMap<(Owner, String), Weak<Passed>>> = Mutex::new(BTreeMap::new());
 
 impl Passed {
-    /// Logs the name if another policy or limiter has passed counts under this name before.
-    fn check_name(self: &Arc<Self>, owner: Owner, name: &str) {
-        if !self.is_known.swap(true, Ordering::Relaxed) {
+    /// Returns the name under which counts are passed, if some were.
+    pub(crate) fn known_name(&self) -> Option<&str> {
+        self.name.get().map(String::as_str)
+    }
+
+    /// Returns the name under which counts are passed, which is `name` for the first counts. Then logs the name if
+    /// another policy or limiter has passed counts under it before.
+    fn name<'a>(self: &'a Arc<Self>, owner: Owner, name: &str) -> &'a str {
+        let mut is_first = false;
+        let first_name = self.name.get_or_init(|| {
+            is_first = true;
+            name.to_owned()
+        });
+        if is_first {
             let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
             names.retain(|_, first| first.strong_count() > 0);
             let first = names.entry((owner, name.to_owned())).or_insert_with(|| Arc::downgrade(self));
@@ -51,6 +63,7 @@ impl Passed {
                 same_name((owner == POLICY).then_some(name), (owner == LIMITER).then_some(name));
             }
         }
+        first_name
     }
 }
 
@@ -129,16 +142,16 @@ pub(crate) fn record_limiter(name: Option<&str>, stats: &LimiterStats, can_fail:
             let stats = PolicyStats { name: name.to_owned(), calls, store, units, ..PolicyStats::default() };
             pass(LIMITER, &stats, can_fail, passed);
         }
-        None if !passed.is_known.swap(true, Ordering::Relaxed) => no_name(),
+        None if passed.name.set(String::new()).is_ok() => no_name(),
         None => {}
     }
 }
 
 /// Passes counts to the recorder, with a description of each metric.
 fn pass(owner: Owner, stats: &PolicyStats, can_fail: bool, passed: &Arc<Passed>) {
-    let PolicyStats { name, calls, keys, units, .. } = stats;
+    let PolicyStats { calls, keys, units, .. } = stats;
     let of_policy = owner == POLICY;
-    passed.check_name(owner, name);
+    let name = passed.name(owner, &stats.name);
     let named = |metric: &'static str| match metric.strip_prefix("tower_throttle_") {
         Some(what) if !of_policy => Cow::Owned(format!("tower_throttle_limiter_{what}")),
         _ => Cow::Borrowed(metric),
@@ -147,8 +160,8 @@ fn pass(owner: Owner, stats: &PolicyStats, can_fail: bool, passed: &Arc<Passed>)
     // Adds what was counted since the last time. Each total has its place in `passed`, so the order never changes.
     let mut add = |metric: &'static str, outcome: Option<&'static str>, total: u64| {
         let counter = match outcome {
-            None => counter!(named(metric), owner => name.clone()),
-            Some(outcome) => counter!(named(metric), owner => name.clone(), "outcome" => outcome),
+            None => counter!(named(metric), owner => name.to_owned()),
+            Some(outcome) => counter!(named(metric), owner => name.to_owned(), "outcome" => outcome),
         };
         let before = passed.next().map_or(total, |passed| passed.fetch_max(total, Ordering::Relaxed));
         counter.increment(total.saturating_sub(before));
@@ -156,11 +169,11 @@ fn pass(owner: Owner, stats: &PolicyStats, can_fail: bool, passed: &Arc<Passed>)
     let describe = |metric: &'static str, text: &'static str| describe_counter!(named(metric), text);
     let set = |(metric, description, get): Metric| {
         describe(metric, description);
-        counter!(named(metric), owner => name.clone()).absolute(get(stats));
+        counter!(named(metric), owner => name.to_owned()).absolute(get(stats));
     };
     let set_now = |(metric, description, get): Metric| {
         describe_gauge!(named(metric), description);
-        gauge!(named(metric), owner => name.clone()).set(get(stats) as f64);
+        gauge!(named(metric), owner => name.to_owned()).set(get(stats) as f64);
     };
 
     describe(CALLS.0, if of_policy { CALLS.1 } else { "Calls by outcome, with those of layers." });
@@ -174,7 +187,7 @@ fn pass(owner: Owner, stats: &PolicyStats, can_fail: bool, passed: &Arc<Passed>)
     for (outcome, total) in
         [("charged", units.charged), ("refunded", units.refunded), ("uncharged", units.uncharged)]
     {
-        counter!(named(SETTLED.0), owner => name.clone(), "outcome" => outcome).absolute(total);
+        counter!(named(SETTLED.0), owner => name.to_owned(), "outcome" => outcome).absolute(total);
     }
     OF_TABLE.into_iter().for_each(set_now);
     if can_fail {

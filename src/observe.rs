@@ -85,17 +85,22 @@ impl Recurrence {
         is_first.then(|| total.saturating_sub(self.count.swap(total, Ordering::Relaxed)))
     }
 
-    /// Logs, if an event is due, that the peer of requests seems to be a proxy, which is counted as one client. `advice`
-    /// says what to change.
-    pub fn proxy_as_client(&self, advice: &'static str) {
+    /// Logs, if an event is due, that the peer of requests seems to be a proxy, which is counted as one client, or not
+    /// limited. `advice` says what to change.
+    pub fn proxy_as_client(&self, is_limited: bool, advice: &'static str) {
         if let Some(count) = self.due(false) {
+            let what = if is_limited {
+                "share one budget"
+            } else {
+                "are not limited, because an `allow` list has the address of the proxy"
+            };
             event!(
                 warn,
                 event = "proxy_as_client",
                 reason = advice,
                 count,
                 "tower-throttle[T03]: peers on this machine or in a private network have forwarded requests: if they \
-                 are proxies, all their clients share one budget"
+                 are proxies, all their clients {what}"
             );
         }
     }

@@ -207,6 +207,13 @@ impl KeyError {
         self.is_invalid() || self.is_unauthorized()
     }
 
+    /// Returns the one of two errors of a request for which it is rejected: that its caller is forbidden, or else the
+    /// mistake of the client, which no setting admits. Of two errors that are equal in this, returns the first.
+    pub(crate) fn or_graver(self, other: Self) -> Self {
+        let gravity = |error: &Self| (error.is_forbidden(), error.is_of_client());
+        if gravity(&other) > gravity(&self) { other } else { self }
+    }
+
     /// Returns the value of `WWW-Authenticate` in the response, if there is one.
     pub(crate) fn challenge_value(&self) -> Option<&HeaderValue> {
         match &self.reason {

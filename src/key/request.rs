@@ -16,8 +16,8 @@ use crate::limiter::{KeyWriter, SharedKey};
 /// The HTTP method: one key per method, or one per class of methods.
 ///
 /// `HEAD` has the key of `GET`, because in axum the handlers of `GET` also answer `HEAD`. With [`new`](Method::new),
-/// `GET`, `POST`, `PUT`, `PATCH`, `DELETE`, `OPTIONS`, `CONNECT` and `TRACE` have a key each. All other methods share
-/// one key, because callers can invent methods. A layer that takes the method from a header (`X-HTTP-Method-Override`)
+/// `GET`, `QUERY`, `POST`, `PUT`, `PATCH`, `DELETE`, `OPTIONS`, `CONNECT` and `TRACE` have a key each. All other methods
+/// share one key, because callers can invent methods. A layer that takes the method from a header (`X-HTTP-Method-Override`)
 /// belongs outside the rate-limit layer.
 ///
 /// ```
@@ -39,7 +39,7 @@ pub enum MethodKey {
     Known(http::Method),
     /// Any other method.
     Unknown,
-    /// A method that only reads: `GET`, `HEAD`, `OPTIONS`, `TRACE` (RFC 9110, section 9.2.1).
+    /// A method that only reads: `GET`, `HEAD`, `OPTIONS`, `TRACE` (RFC 9110, section 9.2.1) or `QUERY`.
     Safe,
     /// Any method that is not [safe](MethodKey::Safe).
     Unsafe,
@@ -52,7 +52,8 @@ impl Method {
         Self { classes: false }
     }
 
-    /// Creates an extractor with two keys: one for methods that only read, and one for all others.
+    /// Creates an extractor with two keys: one for the methods that only read, which are `GET`, `HEAD`, `OPTIONS`,
+    /// `TRACE` and `QUERY`, and one for all others.
     #[must_use]
     pub const fn by_safety() -> Self {
         Self { classes: true }
@@ -63,13 +64,13 @@ impl Method {
     /// Returns the key of requests with `method`, to peek at, refund or reset their usage.
     #[must_use]
     pub fn key(&self, method: &http::Method) -> MethodKey {
-        use http::Method as M;
-
-        match *method {
-            _ if self.classes && method.is_safe() => MethodKey::Safe,
+        // By text, because only some versions of the crate `http` know `QUERY`, and its `is_safe` depends on that: two
+        // builds must not give a request two keys.
+        match method.as_str() {
+            "GET" | "HEAD" | "OPTIONS" | "TRACE" | "QUERY" if self.classes => MethodKey::Safe,
             _ if self.classes => MethodKey::Unsafe,
-            M::HEAD => MethodKey::Known(M::GET),
-            M::GET | M::POST | M::PUT | M::PATCH | M::DELETE | M::OPTIONS | M::CONNECT | M::TRACE => {
+            "HEAD" => MethodKey::Known(http::Method::GET),
+            "GET" | "QUERY" | "POST" | "PUT" | "PATCH" | "DELETE" | "OPTIONS" | "CONNECT" | "TRACE" => {
                 MethodKey::Known(method.clone())
             }
             _ => MethodKey::Unknown,
@@ -330,12 +331,17 @@ mod tests {
         let (each, classes) = (Method::new(), Method::by_safety());
         assert_eq!(key(each, "HEAD"), key(each, "GET"));
         assert_ne!(key(each, "POST"), key(each, "GET"));
+        assert_ne!(key(each, "QUERY"), key(each, "GET"), "it has a body");
+        assert_ne!(key(each, "QUERY"), key(each, "FOO"));
         assert_eq!(key(each, "FOO"), key(each, "BAR"));
         assert_eq!(key(each, "get"), MethodKey::Unknown, "methods differ by case");
         for (method, class) in [
             ("GET", MethodKey::Safe),
             ("HEAD", MethodKey::Safe),
             ("OPTIONS", MethodKey::Safe),
+            ("TRACE", MethodKey::Safe),
+            ("QUERY", MethodKey::Safe),
+            ("CONNECT", MethodKey::Unsafe),
             ("POST", MethodKey::Unsafe),
             ("DELETE", MethodKey::Unsafe),
             ("FOO", MethodKey::Unsafe),

@@ -24,10 +24,10 @@ macro_rules! tuple {
                     }
                     Err(error) if error.is_forbidden() => return Err(error),
                     Err(error) => {
-                        failed = match failed {
-                            Some(other) if KeyError::is_of_client(&other) || !error.is_of_client() => Some(other),
-                            _ => Some(error),
-                        };
+                        failed = Some(match failed {
+                            Some(other) => KeyError::or_graver(other, error),
+                            None => error,
+                        });
                         None
                     }
                 };)+

@@ -69,7 +69,7 @@ impl<B> UnreadBody<B> for LeaveUnread {
         headers.contains_key(TRANSFER_ENCODING)
             || match content_length(headers) {
                 Some(length) => length > 0,
-                None => matches!(request.method().as_str(), "POST" | "PUT" | "PATCH"),
+                None => matches!(request.method().as_str(), "POST" | "PUT" | "PATCH" | "QUERY"),
             }
     }
 

@@ -290,7 +290,8 @@ impl PolicyInfo {
         self.observer.waited(self.name(), decision);
         #[cfg(feature = "metrics")]
         if decision.is_delayed() {
-            metrics::record_wait(self.name(), decision.delay());
+            let known = self.counters.as_ref().and_then(|counters| counters.passed.known_name());
+            metrics::record_wait(known.unwrap_or(self.name()), decision.delay());
         }
     }
 

@@ -163,11 +163,10 @@ impl<Req, P: JointPolicy<Req>, Q: JointPolicy<Req, Kind = P::Kind>> JointPolicy<
         if matches!(&first, Err(error) if error.is_forbidden()) {
             return first;
         }
-        // The second policy is asked even if the request has no key for the first. If the second policy forbids the
-        // caller, its error replaces that of the first policy.
-        match self.1.gather(members, request, max_wait, parts) {
-            Err(error) if error.is_forbidden() => Err(error),
-            second => first.and(second),
+        // The second policy is asked even if the request has no key for the first, because its error may be graver.
+        match (first, self.1.gather(members, request, max_wait, parts)) {
+            (Err(first), Err(second)) => Err(first.or_graver(second)),
+            (first, second) => first.and(second),
         }
     }
 

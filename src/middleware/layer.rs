@@ -387,6 +387,10 @@ impl<K: Clone, A: Algorithm, C: Clone, R, L: Limiter<Algorithm = A>> RateLimitLa
     /// [`on_reject`](Self::on_reject) and no `axum_body`: set them on this layer or on the joined one. If both policies
     /// have the same name, the name of the second gets a number: `default`, `default-2`.
     ///
+    /// A request that has a valid key for neither policy gets one response: 403 if one of them forbids the caller, or
+    /// else that to the [client's mistake](crate::key::KeyError), or else that to the mistake in the configuration. Of
+    /// two mistakes of one kind, the first counts.
+    ///
     /// If one policy queues the request, the other policy charges the request as soon as the request joins the queue.
     /// If the request is cancelled while it is queued, as much of this charge as still counts is refunded. With
     /// [tiers](crate::algorithm::Tiered), the refund goes to the tier that the key used last. If both policies queue
@@ -758,7 +762,8 @@ impl<K, A: Algorithm, C, R, L: Limiter<Algorithm = A>> RateLimitLayer<K, A, C, R
     ///
     /// Give each policy a [name](RateLimitLayer::name) of its own. The requests of policies with the same name are added up,
     /// but their other metrics are those of one of them. The first call of the second one logs a warning (feature
-    /// `tracing`). When a queued request is admitted, the service records its wait in a histogram. For all other requests,
+    /// `tracing`). If this layer was cloned, and a joined clone has got a number in its name, the metrics of both have the
+    /// name with which this method was called first, because both have the same counts. When a queued request is admitted, the service records its wait in a histogram. For all other requests,
     /// the service itself records nothing.
     #[cfg(feature = "metrics")]
     pub fn record_metrics(&self) {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use allocation_counter::measure;
 use tower_throttle::algorithm::{Algorithm, FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
 use tower_throttle::clock::ManualClock;
-use tower_throttle::key::{ClientIp, KeyExtractor, TrustedProxies};
+use tower_throttle::key::{ClientIp, KeyExtractor, PeerIp, TrustedProxies};
 use tower_throttle::limiter::OnFull;
 use tower_throttle::{Quota, RateLimiter};
 
@@ -130,4 +130,13 @@ fn an_address_from_a_header_allocates_nothing() {
         let by_network = measure(|| assert_eq!(client.extract(&request).is_ok(), found.is_ok()));
         assert_eq!(by_network.count_total, 0, "{client:?} {found:?}");
     }
+}
+
+/// The first clone of a key allocates what all of its clones share.
+#[test]
+fn a_clone_of_a_key_allocates_nothing() {
+    let (by_peer, by_client) = (PeerIp::new(), ClientIp::x_forwarded_for(TrustedProxies::loopback()));
+    let _ = (by_peer.clone(), by_client.clone());
+    let clones = measure(|| drop((by_peer.clone(), by_client.clone(), by_peer.clone().clone())));
+    assert_eq!(clones.count_total, 0);
 }

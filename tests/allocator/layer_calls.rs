@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use allocation_counter::measure;
 use bytes::Bytes;
+use http::header::ACCEPT;
 use http::{Request, Response};
 use http_body::{Body, Frame};
 use tower::layer::Layer;
@@ -180,6 +181,23 @@ fn a_denied_call_reads_no_body_and_allocates_little() {
         assert_eq!(allocations(every(3_600).responder(responder), 429), most);
         assert_eq!(allocations(every(3_602).responder(responder), 429), most + 1);
     }
+}
+
+/// `Accept` decides which body a denial has.
+#[test]
+fn an_accept_of_any_length_costs_a_denial_no_allocation() {
+    let layer = by_key(TokenBucket::new(Quota::per_hour(1)));
+    let mut service = layer.layer(service_fn(behind as Behind));
+    (0..3).for_each(|_| drop(call(&mut service, request())));
+    let mut denied = |accept: &str| {
+        let mut request = request();
+        request.headers_mut().insert(ACCEPT, accept.parse().unwrap());
+        measure(|| assert_eq!(call(&mut service, request).status(), 429)).count_total
+    };
+    let (usual, for_people) = (denied("*/*"), denied("text/html"));
+    assert_eq!(denied("text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"), for_people);
+    assert_eq!(denied(&"a/b;q=0.125,".repeat(10)), usual);
+    assert_eq!(denied(&format!("text/html,{}", "a/b;q=0,".repeat(50_000))), usual);
 }
 
 #[cfg(feature = "axum")]

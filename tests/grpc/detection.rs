@@ -47,8 +47,10 @@ const WEB: [&str; 4] = [
     "application/grpc-web-text+proto",
 ];
 
-const NEITHER: [Option<&str>; 7] = [
+const NEITHER: [Option<&str>; 9] = [
     None,
+    Some("application/grpc-webinar; x=y"),
+    Some("application/grpc-web-texts"),
     Some("application/json"),
     Some("application/grpcx"),
     Some("application/grp"),
@@ -85,6 +87,9 @@ async fn grpc_callers_are_detected_by_their_content_type() {
         for kind in WEB {
             assert_is_grpc(&send(server.address, call(SAY, Some(kind)), Says::Once).await, kind);
         }
+        let with_parameters = call(SAY, Some("application/grpc-web+proto;x=y"));
+        let heard = send(server.address, with_parameters, Says::Once).await;
+        assert_is_grpc(&heard, "application/grpc-web+proto");
         for kind in NEITHER {
             assert_is_http(&send(server.address, call(SAY, kind), Says::Once).await);
         }

@@ -302,6 +302,30 @@ async fn a_layer_and_a_handler_on_one_limiter_are_in_no_metric_twice() {
     assert_eq!(seen.events("same_name", ""), 0, "a policy and a limiter may have one name");
 }
 
+/// A clone that is joined may get a number in its name. It shares the counts, which must not be split between two names.
+#[tokio::test]
+async fn a_layer_and_its_joined_clone_are_recorded_under_one_name() {
+    let seen = Seen::start();
+    let layer = || RateLimitLayer::new(Global, per_hour(9)).name("site");
+    let clone = layer();
+    let joined = layer().and(clone.clone());
+    assert_eq!(joined.stats()[1].name, "site-2");
+    let app = Router::new().route("/", post(async || ())).layer(joined.clone());
+    for is_joined in [true, false, true, false] {
+        assert_eq!(status(&app, ""), 200);
+        metrics::with_local_recorder(&seen.recorder, || {
+            if is_joined {
+                joined.record_metrics();
+            } else {
+                clone.record_metrics();
+            }
+        });
+    }
+    let admitted = ["site-2", "site"]
+        .map(|policy| seen.metric("calls_total", &format!("policy=\"{policy}\",outcome=\"admitted\"")));
+    assert_eq!(admitted, [4, 3], "three of the other policy, until the last call of `joined.record_metrics`");
+}
+
 #[tokio::test]
 async fn a_limiter_without_a_name_is_not_seen_which_is_logged_once() {
     let seen = Seen::start();

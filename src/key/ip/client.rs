@@ -34,7 +34,7 @@ const CLOUDFRONT: HeaderName = HeaderName::from_static("cloudfront-viewer-addres
 /// - With trusted **networks**, a peer outside these networks is the client, and no header is read. If the peer is
 ///   in one of the networks, the client is the first address from the right that is outside the networks. If all
 ///   addresses of the list are in the networks, the client is the leftmost address. If there is no header, the client
-///   is the peer.
+///   is the peer, which an [`allow`](ClientIp::allow) list may exempt.
 /// - With *n* trusted **hops**, the client is the *n*th entry from the right.
 ///
 /// An entry is an IPv4 or IPv6 address, with or without a port. `CloudFront-Viewer-Address` always has a port. The zone
@@ -54,9 +54,11 @@ const CLOUDFRONT: HeaderName = HeaderName::from_static("cloudfront-viewer-addres
 /// - The header is that of an outer proxy, and a caller can reach the inner proxy without going through the outer one. The
 ///   inner proxy must then overwrite the header.
 ///
-/// Each layer logs a warning (feature `tracing`), at most once a minute, when a peer whose address is loopback,
-/// link-local or private sends the header, and its header is not read because it is not in the networks that are trusted
-/// or given to [`only_from`](ClientIp::only_from): it may be a proxy, whose clients then share a budget. With
+/// The extraction logs a warning (feature `tracing`), at most once a minute for all clones of an extractor, when a peer
+/// whose address is loopback, link-local or private sends the header, and its header is not read because it is not in the
+/// networks that are trusted or given to [`only_from`](ClientIp::only_from): it may be a proxy, whose clients then share
+/// a budget or, if an [`allow`](ClientIp::allow) list has its address, are not limited. A peer that a
+/// [`deny`](ClientIp::deny) list has is no warning. [`resolve`](ClientIp::resolve) logs nothing, and with
 /// [`peer_from`](ClientIp::peer_from), no warning is logged.
 ///
 /// # Errors
@@ -183,21 +185,21 @@ impl ClientIp {
     }
 
     /// Returns the client's address, without grouping it by prefix. Lists of [allowed](ClientIp::allow) or
-    /// [denied](ClientIp::deny) networks do not affect the result.
+    /// [denied](ClientIp::deny) networks do not affect the result. Logs nothing.
     ///
     /// # Errors
     ///
     /// Returns the errors of the [extractor](ClientIp).
     pub fn resolve<B>(&self, request: &Request<B>) -> Result<IpAddr, KeyError> {
-        self.find(request)?.address()
+        self.find(request)?.client.address()
     }
 
-    fn find<B>(&self, request: &Request<B>) -> Result<Peer, KeyError> {
+    fn find<B>(&self, request: &Request<B>) -> Result<Found, KeyError> {
         let (headers, extensions) = (request.headers(), request.extensions());
         if let Some(networks) = &self.only_from {
             let peer = self.peer(extensions)?;
             if !networks.contains_peer(peer) {
-                return Ok(self.unread(peer, headers));
+                return Ok(Found { client: peer, is_unread: true });
             }
         }
         match &self.source {
@@ -212,10 +214,10 @@ impl ClientIp {
                         if trusted.contains_peer(peer) {
                             first_untrusted(*list, trusted, headers, peer, entry)
                         } else {
-                            Ok(self.unread(peer, headers))
+                            Ok(Found { client: peer, is_unread: true })
                         }
                     }
-                    Trust::Hops(count) => nth_hop(*list, *count, headers, entry).map(Peer::Ip),
+                    Trust::Hops(count) => nth_hop(*list, *count, headers, entry).map(Found::read),
                 })
             }
             Source::Single(name) => self.single(name, headers, header_list::address),
@@ -223,8 +225,8 @@ impl ClientIp {
         }
     }
 
-    /// Returns a peer whose header is not read. Logs a warning if this peer is probably a proxy.
-    fn unread(&self, peer: Peer, headers: &HeaderMap) -> Peer {
+    /// Logs a warning if a peer whose header was not read is probably a proxy.
+    fn warn_if_unread(&self, peer: Peer, is_limited: bool, headers: &HeaderMap) {
         // With `peer_from`, an outer layer may have found the address of the client.
         if self.peer_source.is_server() {
             let name = match &self.source {
@@ -232,9 +234,8 @@ impl ClientIp {
                 Source::Single(name) => name.clone(),
                 Source::CloudFront => CLOUDFRONT,
             };
-            self.warning.warn_if_unread(peer, &name, headers);
+            self.warning.warn_if_unread(peer, is_limited, &name, headers);
         }
-        peer
     }
 
     fn peer(&self, extensions: &Extensions) -> Result<Peer, KeyError> {
@@ -253,10 +254,10 @@ impl ClientIp {
         name: &HeaderName,
         headers: &HeaderMap,
         address: fn(&[u8]) -> Option<IpAddr>,
-    ) -> Result<Peer, KeyError> {
+    ) -> Result<Found, KeyError> {
         let value =
             single_value(name, headers)?.ok_or_else(|| KeyError::header(HeaderProblem::Missing, name))?;
-        self.entry(address(trimmed(value.as_bytes())), name).map(Peer::Ip)
+        self.entry(address(trimmed(value.as_bytes())), name).map(Found::read)
     }
 }
 
@@ -267,7 +268,26 @@ impl<B> KeyExtractor<Request<B>> for ClientIp {
 
     #[inline]
     fn extract(&self, request: &Request<B>) -> Result<Option<IpAddr>, KeyError> {
-        self.options.key_of_peer(self.find(request)?)
+        let Found { client, is_unread } = self.find(request)?;
+        let key = self.options.key_of_peer(client)?;
+        if is_unread {
+            self.warn_if_unread(client, key.is_some(), request.headers());
+        }
+        Ok(key)
+    }
+}
+
+/// The client of a request.
+struct Found {
+    client: Peer,
+    /// `true` if the client is a peer whose header is not read.
+    is_unread: bool,
+}
+
+impl Found {
+    /// Creates the client whose address a header has.
+    fn read(address: IpAddr) -> Self {
+        Self { client: Peer::Ip(address), is_unread: false }
     }
 }
 
@@ -279,11 +299,11 @@ fn first_untrusted(
     headers: &HeaderMap,
     peer: Peer,
     entry: impl Fn(&[u8]) -> Result<IpAddr, KeyError>,
-) -> Result<Peer, KeyError> {
-    let mut last = peer;
+) -> Result<Found, KeyError> {
+    let mut last = Found { client: peer, is_unread: false };
     for element in list.elements(headers) {
         let address = entry(element)?;
-        last = Peer::Ip(address);
+        last = Found::read(address);
         if !trusted.contains(address) {
             break;
         }

@@ -201,6 +201,16 @@ macro_rules! ip_extractor {
 
             /// Exempts callers in these networks from the limit. In a tuple of extractors, such callers are exempt from
             /// the limit of the whole tuple. If the method is called twice, callers in either list are exempt.
+            ///
+            /// # Deployment caveat
+            ///
+            /// The caller is whom the extractor takes for it. If this is a proxy whose address is in the list, as in
+            /// [`Networks::private`], **none of its clients is limited**. A [`PeerIp`](crate::key::PeerIp) takes each
+            /// proxy for a caller. A [`ClientIp`](crate::key::ClientIp) with trusted networks takes a trusted proxy for
+            /// the caller of a request without the header, which can be a health check or a call of the proxy's own
+            /// machine, and is also each request that the proxy forwards without writing the header. So list the
+            /// addresses of callers only, and exempt health checks by their path
+            /// ([`unless`](crate::RateLimitLayer::unless)).
             #[must_use]
             pub fn allow(mut self, networks: Networks) -> Self {
                 self.options.allow(networks);

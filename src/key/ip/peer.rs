@@ -33,11 +33,12 @@ use crate::key::{KeyError, KeyExtractor};
 ///
 /// # Deployment caveat
 ///
-/// Behind a reverse proxy, the peer is the proxy, and all clients share one key. Use [`ClientIp`](super::ClientIp)
-/// instead. See the guide, [behind a proxy](crate::guide::proxy). Each layer logs a warning (feature `tracing`), at most
-/// once a minute, when a peer whose address is loopback, link-local or private sends one of these headers:
-/// `X-Forwarded-For`, `Forwarded`, `X-Real-IP`, `CF-Connecting-IP`, `True-Client-IP`, `Fly-Client-IP`. With
-/// [`peer_from`](PeerIp::peer_from), no warning is logged.
+/// Behind a reverse proxy, the peer is the proxy, and all clients share one key or, if an [`allow`](PeerIp::allow) list
+/// has the proxy's address, are not limited. Use [`ClientIp`](super::ClientIp) instead. See the guide, [behind a proxy](crate::guide::proxy). The extraction logs a warning (feature `tracing`), at
+/// most once a minute for all clones of an extractor, when a peer whose address is loopback, link-local or private sends
+/// one of these headers: `X-Forwarded-For`, `Forwarded`, `X-Real-IP`, `CF-Connecting-IP`, `True-Client-IP`,
+/// `Fly-Client-IP`. A peer that a [`deny`](PeerIp::deny) list has is no warning, and with
+/// [`peer_from`](PeerIp::peer_from), no warning is logged. Create an extractor once, and not for each request.
 ///
 /// # Errors
 ///
@@ -92,7 +93,7 @@ impl PeerIp {
     }
 
     /// Returns the peer's address, without grouping it by prefix. Lists of [allowed](PeerIp::allow) or
-    /// [denied](PeerIp::deny) networks do not affect the result.
+    /// [denied](PeerIp::deny) networks do not affect the result. Logs nothing.
     ///
     /// # Errors
     ///
@@ -110,11 +111,12 @@ impl PeerIp {
         headers: &HeaderMap,
     ) -> Result<Option<IpAddr>, KeyError> {
         let peer = self.options.canonical_peer(self.peer_source.peer_of(socket, extensions)?);
+        let key = self.options.key_of_peer(peer)?;
         // With `peer_from`, no warning is logged, because an outer layer may have found the address of the client.
         if self.peer_source.is_server() {
-            self.warning.warn_if_forwarded(peer, headers);
+            self.warning.warn_if_forwarded(peer, key.is_some(), headers);
         }
-        self.options.key_of_peer(peer)
+        Ok(key)
     }
 }
 
@@ -129,7 +131,7 @@ impl<B> KeyExtractor<Request<B>> for PeerIp {
         // the result is that of `extract_from`.
         if let (Some(SocketAddr::V4(socket)), true) = (socket, self.options.has_no_lists()) {
             let address = IpAddr::V4(*socket.ip());
-            self.warning.warn_if_forwarded(Peer::Ip(address), request.headers());
+            self.warning.warn_if_forwarded(Peer::Ip(address), true, request.headers());
             return Ok(Some(self.options.network(address)));
         }
         self.extract_from(socket, request.extensions(), request.headers())

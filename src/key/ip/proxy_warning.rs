@@ -1,6 +1,7 @@
 //! The warning about peers that are probably proxies whose header is not read.
 
 use std::net::IpAddr;
+use std::sync::{Arc, OnceLock};
 
 use http::{HeaderMap, HeaderName, header};
 
@@ -18,40 +19,54 @@ static FORWARDING: [HeaderName; 6] = [
 ];
 
 /// A warning about peers that are probably proxies. If a peer is a proxy, a limit by the peer's address gives all
-/// clients of that proxy one budget.
+/// clients of that proxy one budget or, if the address is in an `allow` list, none of them has a limit.
 ///
-/// A layer has one extractor for all its services, so each layer logs the warning at most once a minute.
+/// An extractor and its clones share the warning, so that they log it at most once a minute together: a handler of axum
+/// is cloned for each request, with the extractor in it.
 #[derive(Debug, Default)]
-pub(super) struct ProxyWarning(Recurrence);
+pub(super) struct ProxyWarning(OnceLock<Arc<Recurrence>>);
 
 impl ProxyWarning {
     pub(super) const fn new() -> Self {
-        Self(Recurrence::new())
+        Self(OnceLock::new())
+    }
+
+    fn recurrence(&self) -> &Arc<Recurrence> {
+        self.0.get_or_init(Arc::default)
     }
 
     /// Logs the warning of `PeerIp` if the peer is on this machine or in a private network, and the request has a
-    /// header field of a proxy.
+    /// header field of a proxy. `is_limited` is `false` if an `allow` list exempts the peer.
     ///
     /// If the peer is on the internet, the check costs a few comparisons and reads no header fields.
     #[inline]
-    pub(super) fn warn_if_forwarded(&self, peer: Peer, headers: &HeaderMap) {
+    pub(super) fn warn_if_forwarded(&self, peer: Peer, is_limited: bool, headers: &HeaderMap) {
         if Self::may_be_proxy(peer) {
-            self.warn_of_peer(headers);
+            self.warn_of_peer(is_limited, headers);
         }
     }
 
-    fn warn_of_peer(&self, headers: &HeaderMap) {
+    fn warn_of_peer(&self, is_limited: bool, headers: &HeaderMap) {
         if FORWARDING.iter().any(|name| headers.contains_key(name)) {
-            self.0.proxy_as_client("`PeerIp` takes a proxy for the client; take `ClientIp`");
+            let advice = "`PeerIp` takes a proxy for the client; take `ClientIp`";
+            self.recurrence().proxy_as_client(is_limited, advice);
         }
     }
 
     /// Logs the warning of `ClientIp`, which does not read the header `name` of this peer, if the peer is on this
-    /// machine or in a private network, and the request has that header.
+    /// machine or in a private network, and the request has that header. `is_limited` is `false` if an `allow` list
+    /// exempts the peer.
     #[inline]
-    pub(super) fn warn_if_unread(&self, peer: Peer, name: &HeaderName, headers: &HeaderMap) {
+    pub(super) fn warn_if_unread(
+        &self,
+        peer: Peer,
+        is_limited: bool,
+        name: &HeaderName,
+        headers: &HeaderMap,
+    ) {
         if Self::may_be_proxy(peer) && headers.contains_key(name) {
-            self.0.proxy_as_client(
+            self.recurrence().proxy_as_client(
+                is_limited,
                 "`ClientIp` takes a proxy for the client if its network is neither in `only_from` nor in \
                  `TrustedProxies`; add it, if the proxy overwrites or appends to the header",
             );
@@ -64,10 +79,9 @@ impl ProxyWarning {
     }
 }
 
-/// A clone belongs to another layer, which logs the warning for itself.
 impl Clone for ProxyWarning {
     fn clone(&self) -> Self {
-        Self::new()
+        Self(OnceLock::from(Arc::clone(self.recurrence())))
     }
 }
 

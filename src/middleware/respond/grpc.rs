@@ -17,8 +17,8 @@ use crate::middleware::field_values::retry_after_millis;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum GrpcMode {
-    /// Requests whose content type is `application/grpc`, alone or with a suffix that begins with `+` or `;`, and
-    /// requests whose content type begins with `application/grpc-web`, such as `application/grpc-web-text`.
+    /// Requests whose content type is `application/grpc`, `application/grpc-web` or `application/grpc-web-text`, alone
+    /// or with a suffix that begins with `+` or `;`.
     #[default]
     ByContentType,
     /// All requests.
@@ -55,8 +55,19 @@ fn content_type(headers: &HeaderMap) -> Option<HeaderValue> {
     let rest = after_prefix(requested.as_bytes(), b"application/grpc")?;
     match rest {
         [] | [b'+' | b';', ..] => Some(PLAIN),
-        // gRPC-Web clients require that the response has the content type of their request.
-        _ => after_prefix(rest, b"-web").map(|_| requested.clone()),
+        _ => {
+            let rest = after_prefix(rest, b"-web")?;
+            let rest = after_prefix(rest, b"-text").unwrap_or(rest);
+            if !matches!(rest, [] | [b'+' | b';', ..]) {
+                return None;
+            }
+            // gRPC-Web clients require that the response has the content type of their request. Its parameters, which
+            // can be anything, are not sent back.
+            match requested.as_bytes().iter().position(|byte| *byte == b';') {
+                None => Some(requested.clone()),
+                Some(end) => HeaderValue::from_bytes(&requested.as_bytes()[..end]).ok(),
+            }
+        }
     }
 }
 
@@ -270,6 +281,13 @@ mod tests {
             ("Application/GRPC;x=y", Some("application/grpc")),
             ("application/grpc-web", Some("application/grpc-web")),
             ("application/grpc-web-text+proto", Some("application/grpc-web-text+proto")),
+            ("application/grpc-web;x=y", Some("application/grpc-web")),
+            ("application/grpc-web-text;", Some("application/grpc-web-text")),
+            ("Application/gRPC-Web+Proto;x=y;z", Some("Application/gRPC-Web+Proto")),
+            ("application/grpc-webinar", None),
+            ("application/grpc-webinar;x=y", None),
+            ("application/grpc-web-texts", None),
+            ("application/grpc-web-", None),
             ("application/grpcx", None),
             ("application/json", None),
             ("", None),

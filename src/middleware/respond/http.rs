@@ -64,8 +64,8 @@ use crate::sys::random::random_u64;
 /// on calls in progress, if the limiter was closed, if its key table is full, or if the store failed. Clients that
 /// prefer `text/html`, as browsers do, get one line of text instead of JSON. The body of a rejected request is not
 /// read. So, over HTTP/1.x, the response to a request with a body has `Connection: close`, unless the body is
-/// [drained](Self::drain). A `POST`, `PUT` or `PATCH` with neither `Content-Length` nor `Transfer-Encoding` is taken to
-/// have a body, whose length an outer layer has removed.
+/// [drained](Self::drain). A `POST`, `PUT`, `PATCH` or `QUERY` with neither `Content-Length` nor `Transfer-Encoding` is
+/// taken to have a body, whose length an outer layer has removed.
 ///
 /// Most of this can be configured:
 ///
@@ -593,14 +593,15 @@ where
     fn reject(&self, request: &Request<ReqBody>, rejection: Rejection<'_>) -> Result<Self::Response, Err> {
         let grpc_type = grpc::response_content_type(request.headers(), self.options.grpc);
         let must_close = drain::must_close::<D, _>(request);
+        let mut is_html = None;
         if F::IS_DEFAULT
             && grpc_type.is_none()
             && !must_close
-            && let Some(usual) = self.usual(request, &rejection)
+            && let Some(usual) = self.usual(request, &mut is_html, &rejection)
         {
             return Ok(usual.response::<ResBody, B>());
         }
-        let mut answer = self.rejection(&request.into(), grpc_type, rejection);
+        let mut answer = self.rejection(&request.into(), is_html, grpc_type, rejection);
         if must_close {
             drain::close(&mut answer, D::IS_READ);
         }
@@ -620,16 +621,17 @@ where
 impl<T, F: RejectionResponse<T>, D, B> RejectHead<T> for HttpResponder<F, D, B> {
     fn reject_head(&self, head: &RequestHead<'_>, rejection: Rejection<'_>) -> Response<ResponseBody<T>> {
         let grpc_type = grpc::response_content_type(head.headers(), self.options.grpc);
-        self.rejection(head, grpc_type, rejection)
+        self.rejection(head, None, grpc_type, rejection)
     }
 }
 
 impl<F, D, B> HttpResponder<F, D, B> {
     /// Returns the response to a rejected request with this head. `grpc_type` is the content type of the response if it
-    /// is a gRPC response.
+    /// is a gRPC response. `is_html` says whether the client prefers HTML, if that is known.
     fn rejection<T>(
         &self,
         head: &RequestHead<'_>,
+        is_html: Option<bool>,
         grpc_type: Option<HeaderValue>,
         rejection: Rejection<'_>,
     ) -> Response<ResponseBody<T>>
@@ -652,7 +654,7 @@ impl<F, D, B> HttpResponder<F, D, B> {
                 answer.map(|()| ResponseBody::empty())
             }
             None => {
-                let shape = Shape::new(reported.status(), options.format(&rejection), head.headers());
+                let shape = Shape::new(reported.status(), options.format(&rejection), is_html);
                 self.answer.answer(&rejection, head, shape)
             }
         };
@@ -691,15 +693,22 @@ impl<F, D, B> HttpResponder<F, D, B> {
         answer
     }
 
-    /// Returns the rejection of a request that is not a gRPC request, if the rejection is a usual one.
+    /// Returns the rejection of a request that is not a gRPC request, if the rejection is a usual one. Sets `is_html`
+    /// if it asks whether the client prefers HTML.
     #[inline]
-    fn usual<'a, ReqBody>(&self, request: &Request<ReqBody>, rejection: &Rejection<'a>) -> Option<Usual<'a>> {
+    fn usual<'a, ReqBody>(
+        &self,
+        request: &Request<ReqBody>,
+        is_html: &mut Option<bool>,
+        rejection: &Rejection<'a>,
+    ) -> Option<Usual<'a>> {
         let Rejection::Limited([report]) = rejection else { return None };
         // If the wait is known, the reason for the denial is neither a closed limiter nor a full table nor a cost above
         // the limit.
         let wait = report.decision().retry_after()?.min(self.options.max_reported_wait);
         let label = report.sole_label()?;
-        let is_html = self.options.body == BodyFormat::ByAccept && prefers_html(request.headers());
+        let is_html =
+            self.options.body == BodyFormat::ByAccept && *is_html.insert(prefers_html(request.headers()));
         let is_usual = self.options.are_usual()
             && (self.options.lockout_status.is_none() || !report.decision().is_locked_out())
             && !is_html
@@ -900,7 +909,7 @@ mod tests {
                 let reports = [PolicyReport::new(&info, &outcome)];
                 let answer = |responder: HttpResponder| {
                     let rejection = Rejection::Limited(&reports);
-                    let is_usual = responder.usual(&Request::new(()), &rejection).is_some();
+                    let is_usual = responder.usual(&Request::new(()), &mut None, &rejection).is_some();
                     let answer: Result<Response<ResponseBody<()>>, Infallible> =
                         responder.reject(&Request::new(()), rejection);
                     let (head, body) = answer.unwrap().into_parts();

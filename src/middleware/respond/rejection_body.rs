@@ -21,7 +21,8 @@ use crate::observe::RejectedBy;
 #[non_exhaustive]
 pub enum BodyFormat {
     /// One line of text for clients whose `Accept` prefers `text/html` to JSON, such as a browser that opens a page.
-    /// All other clients get [problem details](Self::ProblemJson).
+    /// All other clients get [problem details](Self::ProblemJson). At most 512 bytes of `Accept` are read: a line with
+    /// which the field is longer is ignored, and so are the lines after it.
     #[default]
     ByAccept,
     /// Problem details (RFC 9457), with the types that the RateLimit draft registers.
@@ -133,20 +134,14 @@ pub trait RejectionResponse<B> {
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
     status: StatusCode,
-    /// The format of the body. It is never `ByAccept`, because this value has already been replaced by the format that
-    /// the client prefers.
     format: BodyFormat,
+    /// Whether the client prefers HTML, if that is known.
+    is_html: Option<bool>,
 }
 
 impl Shape {
-    /// Creates the shape of the rejection of a request with these header fields.
-    pub(super) fn new(status: StatusCode, format: BodyFormat, headers: &HeaderMap) -> Self {
-        let format = match format {
-            BodyFormat::ByAccept if prefers_html(headers) => BodyFormat::PlainText,
-            BodyFormat::ByAccept => BodyFormat::ProblemJson,
-            chosen => chosen,
-        };
-        Self { status, format }
+    pub(super) fn new(status: StatusCode, format: BodyFormat, is_html: Option<bool>) -> Self {
+        Self { status, format, is_html }
     }
 }
 
@@ -173,14 +168,16 @@ impl<B> RejectionResponse<B> for DefaultRejection {
         &self,
         rejection: &Rejection<'_>,
         head: &RequestHead<'_>,
-        Shape { status, format }: Shape,
+        Shape { status, format, is_html }: Shape,
     ) -> Response<ResponseBody<B>> {
+        let is_html = || is_html.unwrap_or_else(|| prefers_html(head.headers()));
         let (content_type, text) = match format {
-            BodyFormat::ProblemJson | BodyFormat::ByAccept => {
+            BodyFormat::Empty => (None, Bytes::new()),
+            BodyFormat::PlainText => (Some(PLAIN_TEXT), line(rejection)),
+            BodyFormat::ByAccept if is_html() => (Some(PLAIN_TEXT), line(rejection)),
+            BodyFormat::ByAccept | BodyFormat::ProblemJson => {
                 (Some(problem_json::MEDIA_TYPE), problem_details(rejection, status))
             }
-            BodyFormat::PlainText => (Some(PLAIN_TEXT), line(rejection)),
-            BodyFormat::Empty => (None, Bytes::new()),
         };
         let length = text.len() as u64;
         let mut response = Response::new(ResponseBody::full(text));

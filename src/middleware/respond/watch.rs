@@ -42,10 +42,10 @@ impl TopKeys {
     /// use tower_throttle::stats::TopKeys;
     /// use tower_throttle::{Quota, RateLimitLayer};
     ///
-    /// let (shadow, top) = (Shadow::on(), TopKeys::new());
+    /// let (peer, shadow, top) = (PeerIp::new(), Shadow::on(), TopKeys::new());
     /// let record = move |request: Request| {
     ///     if request.extensions().get::<ShadowDenied>().is_some()
-    ///         && let Ok(Some(key)) = PeerIp::new().extract(&request)
+    ///         && let Ok(Some(key)) = peer.extract(&request)
     ///     {
     ///         top.record(&key);
     ///     }

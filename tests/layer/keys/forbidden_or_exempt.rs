@@ -12,8 +12,8 @@ use tower::{ServiceBuilder, ServiceExt};
 use tower_http::decompression::{DecompressionBody, RequestDecompressionLayer};
 use tower_throttle::RateLimitLayer;
 use tower_throttle::key::{
-    Bearer, Cookie, Global, GrpcHealth, GrpcReflection, MissingKey, Networks, Paths, PeerIp, Preflight,
-    first_of,
+    Bearer, ClientIp, Cookie, Global, GrpcHealth, GrpcReflection, MissingKey, Networks, Paths, PeerIp,
+    Preflight, TrustedProxies, first_of,
 };
 
 use super::{Http, ask, at_once, from, get, statuses, with, with_peer};
@@ -120,6 +120,18 @@ async fn some_requests_are_not_limited() {
         statuses!(layer, from("10.1.1.1"), from("::ffff:10.1.1.1"), from("1.2.3.4"), from("1.2.3.4")),
         [200, 200, 200, 429]
     );
+}
+
+/// As in a health check by the proxy itself. The docs of `allow` say that the same holds for what it forwards.
+#[tokio::test]
+async fn a_trusted_proxy_without_the_header_is_the_caller_that_a_list_may_exempt() {
+    let by_client = ClientIp::x_forwarded_for(TrustedProxies::cidrs(["10.0.0.5"]).unwrap());
+    let by = |header: &str| with(from("10.0.0.5"), "x-forwarded-for", header);
+    let layer = RateLimitLayer::new(by_client.clone(), at_once(1));
+    assert_eq!(statuses!(layer, from("10.0.0.5"), from("10.0.0.5"), by("1.2.3.4")), [200, 429, 200]);
+    let layer = RateLimitLayer::new(by_client.allow(Networks::private()), at_once(1));
+    assert_eq!(statuses!(layer, from("10.0.0.5"), from("10.0.0.5"), by("1.2.3.4")), [200; 3]);
+    assert_eq!(statuses!(layer, by("1.2.3.4"), by("10.9.9.9"), by("10.9.9.9")), [429, 200, 200]);
 }
 
 /// The layer outside wraps each body, and removes the length of those that it decompresses.

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_throttle::algorithm::{FixedWindow, Tiered};
 use tower_throttle::key::{
-    Bearer, ClientIp, Cookie, Global, Header, KeyError, KeyExtractor, MissingKey, Networks, PeerIp, StoreKey,
-    TrustedProxies,
+    Bearer, ClientIp, Cookie, Extension, Global, Header, KeyError, KeyExtractor, MissingKey, Networks,
+    PeerIp, StoreKey, TrustedProxies,
 };
 use tower_throttle::middleware::Shadow;
 use tower_throttle::stats::KeyStats;
@@ -151,6 +151,30 @@ async fn forbidden_by_a_joined_layer_takes_precedence_over_a_missing_key() {
     assert_eq!(ask(&by_token().and(denies()), twice()).await.status, 403);
     let all = by_token().missing_key(MissingKey::Reject);
     assert_eq!(ask(&all.and(denies()), twice()).await.status, 403);
+}
+
+/// As in a tuple of the same keys.
+#[tokio::test]
+async fn a_clients_mistake_takes_precedence_over_one_of_the_configuration_in_joined_layers() {
+    #[derive(Clone)]
+    struct Tenant(u64);
+    let tenant = || Extension::<Tenant, _>::new(|tenant| tenant.0);
+    let by_tenant = || RateLimitLayer::new(tenant(), at_once(1));
+    let by_token = || RateLimitLayer::new(Bearer::new(), at_once(1));
+    let by_user = || RateLimitLayer::new(Bearer::new().required(), at_once(1));
+    let twice = || with(with(get("/"), "authorization", "Bearer a"), "authorization", "Bearer b");
+    assert_eq!(ask(&by_tenant().and(by_token()), twice()).await.status, 400);
+    assert_eq!(ask(&by_token().and(by_tenant()), twice()).await.status, 400);
+    assert_eq!(ask(&by_tenant().and(by_token()).and(by_tenant()), twice()).await.status, 400);
+    assert_eq!(ask(&by_tenant().and(by_tenant()).and(by_token()), twice()).await.status, 400);
+    assert_eq!(ask(&by_tenant().and(by_user()), get("/")).await.status, 401);
+    assert_eq!(ask(&by_user().and(by_tenant()), get("/")).await.status, 401);
+    // The first of two mistakes of one kind.
+    let by_key = || RateLimitLayer::new(Header::new("x-api-key").unwrap(), at_once(1));
+    let two_keys = || with(with(get("/"), "x-api-key", "a"), "x-api-key", "b");
+    assert_eq!(ask(&by_user().and(by_key()), two_keys()).await.status, 401);
+    assert_eq!(ask(&by_key().and(by_user()), two_keys()).await.status, 400);
+    assert_eq!(ask(&by_tenant().and(by_token()), get("/")).await.status, 500);
 }
 
 #[tokio::test]
