@@ -487,6 +487,9 @@ impl fmt::Display for Decision {
         }
         let verdict = if self.is_allowed() { "allowed" } else { "denied" };
         write!(f, "{verdict}, {} of {} left", self.remaining, self.limit)?;
+        if self.is_locked_out() {
+            f.write_str(", the key is locked out")?;
+        }
         if self.is_queue_full() {
             f.write_str(", the queue is full")?;
         }
@@ -617,6 +620,13 @@ mod tests {
         assert_eq!(
             Decision::deny(3, 3, None, 9).to_string(),
             "denied, 3 of 3 left, no wait is known to help"
+        );
+        let locked_out = Decision::deny(3, 0, Some(4), 9).with_barred();
+        assert_eq!(locked_out.to_string(), "denied, 0 of 3 left, the key is locked out, retry after 4ns");
+        let displaced = locked_out.with_queue_full();
+        assert_eq!(
+            displaced.to_string(),
+            "denied, 0 of 3 left, the key is locked out, the queue is full, retry after 4ns"
         );
         assert_eq!(Decision::table_full(3).to_string(), "denied, there is no room for the key");
     }

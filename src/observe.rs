@@ -280,6 +280,7 @@ impl Observer {
             policy = policy(),
             retry_after = denial.retry_after().map(tracing::field::debug),
             outcome = crate::stats::CallOutcome::of(denial, false).label(),
+            locked_out = denial.is_locked_out(),
             "tower-throttle: denied"
         );
         if denial.never_fits()
@@ -356,7 +357,8 @@ pub(crate) fn no_name() {
         warn,
         event = "no_name",
         "tower-throttle[T11]: `record_metrics` was called on a limiter without a name, whose metrics nobody could tell \
-         from those of others: give it one by `RateLimiter::builder(algorithm).name(..)`"
+         from those of others: give it one by `RateLimiter::builder(algorithm).name(..)` \
+         or `FairLimiter::builder(..).name(..)`"
     );
 }
 
@@ -370,6 +372,7 @@ pub(crate) fn call_denied(limiter: &str, denial: &Decision) {
         limiter,
         retry_after = denial.retry_after().map(tracing::field::debug),
         outcome = crate::stats::CallOutcome::of(denial, false).label(),
+        locked_out = denial.is_locked_out(),
         "tower-throttle: denied"
     );
 }

@@ -39,7 +39,8 @@ pub struct CallStats {
     /// Calls that were admitted only because of shadow mode, and would otherwise have been denied or queued.
     pub shadow_denied: u64,
     /// Calls that joined a queue. Each of them is also counted in another field, once its outcome is known. So
-    /// [`ended`](CallStats::ended) does not include this field.
+    /// [`ended`](CallStats::ended) does not include this field. In Redis, the policies of a layer, and limiters in
+    /// joined layers, count only those that were then admitted.
     pub queued: u64,
 }
 

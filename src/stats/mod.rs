@@ -78,7 +78,7 @@ pub struct StoreStats {
     pub is_circuit_open: bool,
     /// The number of keys that are kept now.
     pub keys: u64,
-    /// The number of calls that are queued now, for all keys together.
+    /// The number of calls that are queued now, for all keys together. Zero for a rate in Redis, but not for permits.
     pub waiting: u64,
 }
 

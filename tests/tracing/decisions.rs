@@ -1,12 +1,13 @@
 //! Decisions are events, and are recorded in the span of the request. The changes of a store that fails are logged.
 
 use std::net::IpAddr;
+use std::time::Duration;
 
 use tower::{Layer, ServiceExt, service_fn};
 use tower_throttle::algorithm::{FixedWindow, LeakyBucket, TokenBucket};
 use tower_throttle::key::{Global, Header};
 use tower_throttle::middleware::OnStoreError;
-use tower_throttle::{Quota, RateLimitLayer};
+use tower_throttle::{Quota, RateLimitLayer, RateLimiter};
 use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::support::OwnLimiter;
@@ -54,7 +55,7 @@ async fn a_wait_in_the_queue_is_logged_at_debug_and_so_is_a_denial() {
         line.ends_with("tower-throttle: queued event=\"queued\" policy=\"default\" delay=100ms")
     };
     let denied = |line: &&String| {
-        line.ends_with("denied event=\"denied\" policy=\"default\" retry_after=100ms outcome=\"queue_full\"")
+        line.ends_with("denied event=\"denied\" policy=\"default\" retry_after=100ms outcome=\"queue_full\" locked_out=false")
     };
     assert_eq!(
         (lines.iter().filter(queued).count(), lines.iter().filter(denied).count()),
@@ -80,9 +81,31 @@ async fn a_denial_is_an_event_without_the_key() {
     for line in lines {
         assert!(
             line.contains("denied event=\"denied\" policy=\"by key\" retry_after=")
-                && line.ends_with("outcome=\"denied\"")
+                && line.ends_with("outcome=\"denied\" locked_out=false")
         );
         assert!(!line.contains("recognisable"), "{line}");
+    }
+}
+
+/// A lockout is no outcome of its own, so a field of the event tells it, with and without a layer.
+#[tokio::test]
+async fn a_denial_of_a_key_that_is_locked_out_says_so() {
+    let window = FixedWindow::new(Quota::per_hour(1)).block_for(Duration::from_secs(7_200)).after(2);
+    let limiter = RateLimiter::builder(window).name("log-ins").build();
+    let service = RateLimitLayer::with_limiter(Global, limiter.clone()).layer(service_fn(hello));
+    for is_layer in [true, false] {
+        let (log, _guard) = Log::start();
+        for _ in 0..4 {
+            if is_layer {
+                let _ = service.clone().oneshot(get()).await.unwrap();
+            } else {
+                let _ = limiter.check("ann");
+            }
+        }
+        let lines = log.lines();
+        let ends = lines.iter().map(|line| line.split_once("outcome=").unwrap_or_default().1);
+        let expected = [false, true, true].map(|is| format!("\"denied\" locked_out={is}"));
+        assert!(ends.eq(expected), "{lines:#?}");
     }
 }
 

@@ -335,6 +335,7 @@ async fn a_limiter_without_a_name_is_not_seen_which_is_logged_once() {
     let lines = seen.log.lines();
     let [line] = &lines[..] else { panic!("{lines:#?}") };
     assert!(line.contains("WARN") && line.contains("[T11]") && line.contains("event=\"no_name\""), "{line}");
+    assert!(line.contains("FairLimiter::builder(..).name(..)"), "{line}");
     assert_eq!(seen.recorder.handle().render(), "");
     // Two limiters of one name add up, and a warning says so.
     let twins = [named("twin", per_hour(1)), named("twin", per_hour(1))];
@@ -356,7 +357,7 @@ async fn an_event_of_a_limiter_has_the_wait_and_no_key() {
     let lines = seen.log.lines();
     let [line] = &lines[..] else { panic!("{lines:#?}") };
     let text = "DEBUG tower_throttle: tower-throttle: denied event=\"denied\" limiter=\"by key\" retry_after=3600s \
-                outcome=\"denied\"";
+                outcome=\"denied\" locked_out=false";
     assert_eq!(line, text);
 }
 

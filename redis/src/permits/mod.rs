@@ -130,7 +130,7 @@ const LEASES: (Duration, Duration) = (Duration::from_millis(100), Duration::from
 ///
 /// The Redis user needs [permissions](crate::guide::many_machines#permissions) for permits, and others for messages. Without
 /// the permissions for messages, no messages arrive, and processes only ask the server. If SUBSCRIBE or PUBLISH fails, a
-/// warning is logged at most once a minute (feature `tracing`).
+/// warning is logged, at most once a minute for each of the two (feature `tracing`).
 #[derive(Clone)]
 pub struct RedisPermits {
     shared: Arc<SharedPermits>,
