@@ -479,7 +479,7 @@ impl<A: StoredAlgorithm> Callee for RedisLimiter<A> {
         if let Some(denial) = called.denial_of_closed() {
             return Ok(denial);
         }
-        match (called.peek().await, &shared.fallback) {
+        match (called.ask(Action::Peek).await, &shared.fallback) {
             (Err(_), Some(local)) => {
                 Ok(local.peek_attempt(shared.name.text_of(&key), request.attempt(&plan.algorithm)))
             }
@@ -542,7 +542,7 @@ impl<A: StoredAlgorithm> LimiterCall<'_, A> {
             // This future and that of the fallback are large, and most calls need neither.
             Box::pin(self.wait(counted)).await
         } else {
-            self.send().await
+            self.send(0).await
         };
         match (decided, &self.shared.fallback) {
             (Err(_), Some(local)) => Ok(Box::pin(self.fall_back(local, counted)).await),
@@ -550,17 +550,17 @@ impl<A: StoredAlgorithm> LimiterCall<'_, A> {
         }
     }
 
-    /// Decides a call that does not wait, and that may need no trip.
-    async fn check(&self) -> Result<Decided, RedisError> {
+    /// Decides a call that can be queued for at most `max_wait` nanoseconds if it is denied, and that may need no trip.
+    async fn check(&self, max_wait: u64) -> Result<Decided, RedisError> {
         match self.known_denial() {
             Some(denial) => Ok(denied(denial)),
-            None => self.send().await,
+            None => self.send(max_wait).await,
         }
     }
 
-    /// Decides a call that does not wait, by a trip.
-    async fn send(&self) -> Result<Decided, RedisError> {
-        let operation = operation(self.request, Action::Check);
+    /// Decides a call that can be queued for at most `max_wait` nanoseconds if it is denied, by a trip.
+    async fn send(&self, max_wait: u64) -> Result<Decided, RedisError> {
+        let operation = operation(self.request, Action::Check).queueing(self.plan, max_wait);
         let runtime = RedisError::current_runtime()?;
         let outcome = self.shared.trips.ask(self.plan, self.key, operation, None).await?;
         let reservation = if outcome.decision().is_allowed() {
@@ -608,18 +608,20 @@ impl<A: StoredAlgorithm> LimiterCall<'_, A> {
     async fn queue(&self, counted: &mut CountedCall<'_>) -> Result<Decided, RedisError> {
         let Self { shared, key, request, .. } = *self;
         let Some(config) = self.algorithm().queue_config().filter(|config| config.places() > 0) else {
-            return self.check().await;
+            return self.check(0).await;
         };
         let queued = shared.queues.call(shared.links.any(), key, &config, request.max_wait(), None);
         // The algorithm may be replaced while the call waits.
-        let check = || async { LimiterCall { plan: &shared.trips.plan(), ..*self }.check().await };
-        let peek = || async { LimiterCall { plan: &shared.trips.plan(), ..*self }.peek().await };
-        let decided = queued.until_decided(counted, check, peek).await?;
+        let check =
+            |left| async move { LimiterCall { plan: &shared.trips.plan(), ..*self }.check(left).await };
+        let deny = || async { LimiterCall { plan: &shared.trips.plan(), ..*self }.ask(Action::Deny).await };
+        let decided = queued.until_decided(counted, check, deny).await?;
         Ok(decided.unwrap_or_else(|| denied(closed(self.algorithm()))))
     }
 
-    async fn peek(&self) -> Result<Decided, RedisError> {
-        let operation = operation(self.request, Action::Peek);
+    /// Asks for the decision on a call that is not charged.
+    async fn ask(&self, action: Action) -> Result<Decided, RedisError> {
+        let operation = operation(self.request, action);
         let outcome = self.shared.trips.ask(self.plan, self.key, operation, None).await?;
         Ok(denied(outcome.decision()))
     }

@@ -16,11 +16,12 @@ use smallvec::SmallVec;
 use super::error::{RedisError, RedisErrorKind};
 use super::frame::{Frame, newer_version, shown, unit_of};
 use super::script::{Packed, Script, ScriptPart, TimeSource, pack};
+use super::wait::is_in_time;
 use tower_throttle::Decision;
 use tower_throttle::algorithm::{AlgorithmInfo, StateReader, StateWriter, StoredAlgorithm};
 use tower_throttle::clock::Nanos;
 use tower_throttle::error::ConfigError;
-use tower_throttle::store_support::charge_available;
+use tower_throttle::store_support::{charge_available, is_barred};
 
 /// The maximum number of states of other quotas. If there are more, those whose time `until` is earliest are dropped at
 /// once.
@@ -76,6 +77,12 @@ pub(super) struct Operation<A> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Action {
     Check,
+    /// Charges a call that can be queued for at most this many nanoseconds. A denial is counted only if the call cannot be
+    /// queued.
+    CheckToQueue(u64),
+    /// Denies a call whose queue is full, or that has waited too long, and counts the denial. If the units of the call are
+    /// available, the denial has a wait of zero.
+    Deny,
     Peek,
     Refund,
     Reset,
@@ -272,7 +279,9 @@ impl<A: StoredAlgorithm> States<A> {
         }
         for Other { algorithm, state, .. } in &mut self.others {
             match call.action {
-                Action::Check | Action::Reserve(_) if outcome.decision.is_allowed() => {
+                Action::Check | Action::CheckToQueue(_) | Action::Reserve(_)
+                    if outcome.decision.is_allowed() =>
+                {
                     let _ = algorithm.charge(state, now, cost, 0);
                 }
                 Action::ChargeMore(_) => _ = algorithm.charge(state, now, cost, 0),
@@ -350,7 +359,9 @@ impl<A> Operation<A> {
             return None;
         }
         let action = match (self.action, outcome.mark) {
-            (Action::Check, _) | (Action::Reserve(_), None) => Action::Undo(outcome.charged_at),
+            (Action::Check | Action::CheckToQueue(_), _) | (Action::Reserve(_), None) => {
+                Action::Undo(outcome.charged_at)
+            }
             (Action::Reserve(_), Some(mark)) => Action::GiveBack(mark),
             _ => return None,
         };
@@ -389,6 +400,12 @@ impl<A: StoredAlgorithm> Operation<A> {
     /// `max_wait` nanoseconds later. Returns `None` if no such time can be determined when the call is charged.
     pub(super) fn reserving(&self, plan: &Plan<A>, max_wait: u64) -> Option<Self> {
         (plan.hands_out_times && self.tier.is_none()).then(|| self.with(Action::Reserve(max_wait)))
+    }
+
+    /// Returns the operation that decides a check that can be queued for at most `max_wait` nanoseconds.
+    pub(super) fn queueing(self, plan: &Plan<A>, max_wait: u64) -> Self {
+        let counts_denials = self.tier.as_ref().unwrap_or(&plan.algorithm).counts_denials();
+        if counts_denials { Self { action: Action::CheckToQueue(max_wait), ..self } } else { self }
     }
 
     /// Returns the operation that replaces the charge of this call, made at `charged_at`, by the charge of its actual
@@ -439,6 +456,19 @@ impl<A: StoredAlgorithm> Operation<A> {
                     None => algorithm.check(state, now, cost),
                 };
                 (decision, cost > 0 && (decision.is_allowed() || algorithm.counts_denials()))
+            }
+            Action::CheckToQueue(max_wait) => match denial_to_queue(algorithm, state, now, cost, max_wait) {
+                Some(denial) => (denial, false),
+                None => (algorithm.check(state, now, cost), cost > 0),
+            },
+            Action::Deny => {
+                let mut denial = algorithm.peek(state, now, cost);
+                if denial.is_allowed() {
+                    let reset = Nanos::from(denial.reset_after()).0;
+                    denial = Decision::deny(denial.limit(), 0, Some(0), reset);
+                }
+                let denial = algorithm.report(state, now, cost, true, denial);
+                (denial, cost > 0 && algorithm.counts_denials())
             }
             Action::Peek => (algorithm.peek(state, now, cost), false),
             Action::Refund => {
@@ -503,6 +533,24 @@ impl Outcome {
     pub(super) fn was_used(&self) -> bool {
         self.was_used
     }
+}
+
+/// Returns the denial of a call that can be queued for at most `max_wait` nanoseconds. Counts nothing. The wait in the
+/// denial is that until the units of the call are available, even if a further denial would begin a lockout. Returns
+/// `None` if the call is not to be queued.
+fn denial_to_queue<A: StoredAlgorithm>(
+    algorithm: &A,
+    state: &mut A::State,
+    now: Nanos,
+    cost: u64,
+    max_wait: u64,
+) -> Option<Decision> {
+    let peeked = algorithm.peek(state, now, cost);
+    if peeked.is_allowed() || is_barred(&peeked) || peeked.never_fits() {
+        return None;
+    }
+    let wait = algorithm.ready_at(state, now, cost)?.saturating_since(now);
+    is_in_time(wait, max_wait).then(|| peeked.with_retry_after(Some(wait)))
 }
 
 /// Returns the time until the state is fresh, in nanoseconds.

@@ -91,40 +91,44 @@ pub(super) struct QueuedCall<'a> {
 }
 
 impl QueuedCall<'_> {
-    /// Decides the call by `check`, which charges it, and which is called again when units may be available. `peek`
-    /// decides the call without charging it.
+    /// Decides the call by `check`, which charges it, and which is called again when units may be available. `check` gets
+    /// for how many nanoseconds the call can then be queued, and counts a denial only if that time is too short. `deny`
+    /// counts the denial of a call that finds no place, or that has waited too long, and returns how long the units of the
+    /// call are not available.
     ///
     /// A call that arrives while no call is queued is checked at once, and is queued only if it is denied. So calls
     /// that only await their trips are not queued, and share their trips. A call that arrives while others are queued
     /// is queued at once, so that it does not overtake them. Returns `None` if the limiter is closed while the call is
     /// queued.
-    pub(super) async fn until_decided<C, P>(
+    pub(super) async fn until_decided<C, D>(
         &self,
         call: &mut CountedCall<'_>,
-        check: impl Fn() -> C,
-        peek: impl Fn() -> P,
+        check: impl Fn(u64) -> C,
+        deny: impl Fn() -> D,
     ) -> Result<Option<Decided>, RedisError>
     where
         C: Future<Output = Result<Decided, RedisError>>,
-        P: Future<Output = Result<Decided, RedisError>>,
+        D: Future<Output = Result<Decided, RedisError>>,
     {
         let Self { queues, link, key, places, .. } = *self;
         let arrived = link.now();
         let latest = arrived.saturating_add(self.max_wait);
+        let time_left = || latest.saturating_since(link.now());
         let mut retry = None;
         if !queues.0.contains_key(key) {
-            let decided = check().await?;
-            retry = self.retry(decided.decision(), latest);
+            let left = time_left();
+            let decided = check(left).await?;
+            retry = self.retry(decided.decision(), left, latest);
             if retry.is_none() {
                 return Ok(Some(decided));
             }
         }
         let Some(place) = queues.join(link, key, places, retry) else {
-            let peeked = peek().await?;
-            let is_in_time =
-                peeked.decision().is_allowed() || self.retry(peeked.decision(), latest).is_some();
-            return Ok(Some(with_decision(peeked, |peeked| {
-                if is_in_time { with_queue_full(denied_behind(peeked)) } else { denied_behind(peeked) }
+            let denied = deny().await?;
+            let is_in_time = denied.decision().is_allowed()
+                || self.retry(denied.decision(), time_left(), latest).is_some();
+            return Ok(Some(with_decision(denied, |denied| {
+                if is_in_time { with_queue_full(denied_behind(denied)) } else { denied_behind(denied) }
             })));
         };
         call.wait();
@@ -134,11 +138,12 @@ impl QueuedCall<'_> {
                 Some(true) => {}
                 Some(false) => {
                     drop(place);
-                    return Ok(Some(with_decision(peek().await?, denied_behind)));
+                    return Ok(Some(with_decision(deny().await?, denied_behind)));
                 }
             }
-            let decided = check().await?;
-            match self.retry(decided.decision(), latest) {
+            let left = time_left();
+            let decided = check(left).await?;
+            match self.retry(decided.decision(), left, latest) {
                 Some(retry) => place.answered(retry),
                 None => {
                     let waited = link.now().saturating_since(arrived);
@@ -150,26 +155,33 @@ impl QueuedCall<'_> {
         }
     }
 
-    /// Returns the time at which a call with this decision is checked again. Returns `None` if the call is allowed or
-    /// does not wait any longer.
-    fn retry(&self, decision: &Decision, latest: Nanos) -> Option<Nanos> {
+    /// Returns the time at which a call with this decision is checked again, at the latest `latest`. When the call was
+    /// checked, it could be queued for `left` nanoseconds. Returns `None` if the call is allowed or does not wait any
+    /// longer.
+    fn retry(&self, decision: &Decision, left: u64, latest: Nanos) -> Option<Nanos> {
         if decision.is_allowed() || is_barred(decision) || decision.never_fits() {
             return None;
         }
         let wait = decision.retry_after().map(|wait| Nanos::from(wait).0).or(self.unknown_wait)?;
-        Some(self.link.now().saturating_add(wait)).filter(|retry| *retry <= latest)
+        is_in_time(wait, left).then(|| self.link.now().saturating_add(wait).min(latest))
     }
 }
 
+/// Returns whether a call that must wait for `wait` nanoseconds can be queued, if it waits for at most `max_wait`. If this
+/// is zero, the call cannot be queued.
+pub(super) fn is_in_time(wait: u64, max_wait: u64) -> bool {
+    wait.max(1) <= max_wait
+}
+
 /// Returns the denial of a call that must not overtake the calls that are queued before it. The call is denied even if
-/// units are available. `peeked` is the decision without regard to the queued calls, so its wait is not that of the
-/// call. The wait is unknown, unless it does not depend on the queued calls.
-fn denied_behind(peeked: Decision) -> Decision {
-    if is_barred(&peeked) || peeked.never_fits() {
-        return peeked;
+/// units are available. `decision` was made without regard to the queued calls, so its wait is not that of the call. The
+/// wait is unknown, unless it does not depend on the queued calls.
+fn denied_behind(decision: Decision) -> Decision {
+    if is_barred(&decision) || decision.never_fits() {
+        return decision;
     }
-    let reset = Nanos::from(peeked.reset_after()).0;
-    Decision::deny(peeked.limit(), 0, None, reset).with_unknown_wait(true)
+    let reset = Nanos::from(decision.reset_after()).0;
+    Decision::deny(decision.limit(), 0, None, reset).with_unknown_wait(true)
 }
 
 /// Returns the same result of a call, with another decision.
