@@ -54,6 +54,23 @@ async fn a_reset_says_whether_any_quota_was_used() -> Result<(), RedisError> {
     Ok(())
 }
 
+/// The end of the delay is beyond the times that the server can keep.
+#[tokio::test]
+async fn a_debt_for_ever_is_read_by_a_process_with_another_quota() -> Result<(), RedisError> {
+    let server = RedisServer::start();
+    let bucket = |limit| LeakyBucket::new(Quota::per_hour(limit));
+    let (one, other) = (connect(&server).await, connect(&server).await);
+    let (one, other) = (build(&one, "login", bucket(1)), build(&other, "login", bucket(2)));
+    one.charge("a", u64::MAX).await?;
+    for _ in 0..2 {
+        for limiter in [&other, &one] {
+            assert!(!limiter.check("a").await?.is_allowed());
+        }
+    }
+    assert!(other.reset("a").await? && other.check("a").await?.is_allowed());
+    Ok(())
+}
+
 /// A new key counts as idle since the Unix epoch, so its bucket is full even if the bucket starts empty. A refund adds
 /// nothing to such a bucket, and neither does it after a denied call.
 #[tokio::test]

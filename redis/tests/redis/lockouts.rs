@@ -69,6 +69,26 @@ async fn a_process_with_another_quota_sees_the_lockout() {
     assert!(one.check("key").await.unwrap().is_allowed() && other.check("key").await.unwrap().is_allowed());
 }
 
+/// The end of the lockout is beyond the times that the server can keep.
+#[tokio::test]
+async fn a_lockout_for_ever_is_read_by_a_process_with_another_quota_and_lifted() {
+    let server = RedisServer::start();
+    let (one, other) = (limiter(&server, 5, 3).await, limiter(&server, 50, 30).await);
+    assert!(one.lock_out("key", Duration::MAX).await.unwrap());
+    for _ in 0..2 {
+        for limiter in [&other, &one] {
+            let denied = limiter.check("key").await.unwrap();
+            assert!(denied.is_locked_out(), "{denied:?}");
+        }
+    }
+    assert!(one.reset("key").await.unwrap());
+    assert!(other.check("key").await.unwrap().is_allowed() && one.check("key").await.unwrap().is_allowed());
+    assert!(other.lock_out("key", Duration::MAX).await.unwrap());
+    assert!(one.check("key").await.unwrap().is_locked_out());
+    assert!(one.lift_lockout("key").await.unwrap());
+    assert!(other.check("key").await.unwrap().is_allowed());
+}
+
 #[tokio::test]
 async fn no_call_that_is_decided_meanwhile_is_lost() {
     let server = RedisServer::start();
