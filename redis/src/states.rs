@@ -240,7 +240,7 @@ impl<A: StoredAlgorithm> States<A> {
                 *until = (*until).max(now.saturating_add(reset(algorithm, state, now)));
             }
         }
-        self.follow(operation, &outcome, changed);
+        self.follow(operation, &outcome);
         (outcome, changed || self.is_converted && operation.action != Action::Peek)
     }
 
@@ -271,7 +271,8 @@ impl<A: StoredAlgorithm> States<A> {
 
     /// Applies a call to the states of other quotas, after the quota of this process has decided the call. Those states
     /// are charged only as many units as they have available, so a charge makes debt only in the state of this process.
-    fn follow(&mut self, call: &Operation<A>, outcome: &Outcome, has_changed: bool) {
+    /// It is not known how many units of a call they were charged, so they get none back.
+    fn follow(&mut self, call: &Operation<A>, outcome: &Outcome) {
         let now = outcome.now;
         let cost = call.cost;
         if call.action == Action::Reset {
@@ -285,12 +286,6 @@ impl<A: StoredAlgorithm> States<A> {
                     let _ = algorithm.charge(state, now, cost, 0);
                 }
                 Action::ChargeMore(_) => _ = algorithm.charge(state, now, cost, 0),
-                Action::Refund => algorithm.refund(state, now, cost, None),
-                Action::Undo(charged_at) => algorithm.refund(state, now, cost, Some(charged_at)),
-                Action::RefundSettled(charged_at, charged) => {
-                    algorithm.refund_settled(state, now, charged, charged - cost, charged_at);
-                }
-                Action::GiveBack(_) if has_changed => algorithm.refund(state, now, cost, None),
                 _ => {}
             }
         }

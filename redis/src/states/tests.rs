@@ -216,7 +216,33 @@ fn what_the_smaller_quota_cannot_hold_is_not_lost() {
         assert!(machines.admits(0, 100));
         machines.call(1, action, 1);
         let left = machines.call(0, Action::Peek, 1).decision.remaining();
-        assert!(left <= u64::from(action == Action::Refund), "{action:?}: {left} of 100");
+        assert_eq!(left, 0, "{action:?}: {left} of 100");
+    }
+}
+
+/// The smaller quota could not be charged all units of the call, and is not given back what others were charged.
+#[test]
+fn what_is_given_back_is_given_back_to_the_quota_of_the_machine_only() {
+    let bucket = |burst| TokenBucket::new(Quota::per_hour(1).burst(burst)).queue(5);
+    for charge in [Action::Check, Action::Reserve(0)] {
+        let mut machines = Machines::new([bucket(100), bucket(10)]);
+        assert!(machines.admits(1, 1));
+        let charged = machines.call(0, charge, 50);
+        let undo = match charged.mark {
+            Some(mark) => vec![Action::GiveBack(mark)],
+            None => vec![
+                Action::Refund,
+                Action::Undo(charged.charged_at),
+                Action::RefundSettled(charged.charged_at, 50),
+            ],
+        };
+        let value = machines.value.clone();
+        for action in undo {
+            machines.value.clone_from(&value);
+            machines.call(0, action, 50);
+            let [own, other] = [0, 1].map(|machine| machines.call(machine, Action::Peek, 1).decision);
+            assert_eq!((own.remaining(), other.remaining()), (99, 0), "{action:?}");
+        }
     }
 }
 

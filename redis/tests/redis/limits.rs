@@ -154,6 +154,30 @@ async fn a_replaced_quota_keeps_what_was_used_also_for_another_process() -> Resu
     Ok(())
 }
 
+/// It is not known how many units of a call the smaller quota was charged.
+#[tokio::test]
+async fn what_one_process_gives_back_is_not_given_back_to_the_smaller_quota_of_another()
+-> Result<(), RedisError> {
+    let server = RedisServer::start();
+    let stores = [connect(&server).await, connect(&server).await];
+    let window = |limit| FixedWindow::new(Quota::per_hour(limit));
+    let (large, small) = (build(&stores[0], "x", window(100)), build(&stores[1], "x", window(10)));
+    for key in ["refund", "settlement"] {
+        assert!(small.check(key).await?.is_allowed());
+        let charged = large.call(key).cost(50).reserve().await?.unwrap();
+        assert_eq!(small.peek(key).await?.remaining(), 0);
+        if key == "refund" {
+            large.refund(key, 50).await?;
+        } else {
+            charged.settle(0);
+            assert_eq!(stores[0].flush(Duration::from_secs(10)).await, 0);
+        }
+        assert_eq!(large.peek(key).await?.remaining(), 99, "{key}");
+        assert_eq!(small.peek(key).await?.remaining(), 0, "{key}");
+    }
+    Ok(())
+}
+
 #[tokio::test]
 async fn a_key_that_is_used_up_stays_so_for_a_new_process_with_a_longer_period() -> Result<(), RedisError> {
     let server = RedisServer::start();
