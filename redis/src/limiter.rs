@@ -191,7 +191,7 @@ impl<A: StoredAlgorithm> RedisLimiterBuilder<A> {
     /// # Errors
     ///
     /// Returns an error if the name is empty, if another limiter of the store has the same name and another algorithm
-    /// or quota, or if the states of the algorithm cannot be kept in Redis.
+    /// or quota, or if the states or the queue of the algorithm cannot be kept in Redis.
     pub fn build(self) -> Result<RedisLimiter<A>, RedisError> {
         let Self { store, name, algorithm, max_debt, fallback } = self;
         let StoreParts { links, settings, settlements, .. } = store;
@@ -267,8 +267,8 @@ impl<A: StoredAlgorithm> RedisLimiter<A> {
     /// [`RateLimiter::replace`]. The states of keys are converted when the keys are next used, even by a call that is
     /// denied, and not by a peek. A key that is not used before its state expires is a new key.
     ///
-    /// Other processes continue with their own algorithm, and the fallback with its own. If the states of the new
-    /// algorithm cannot be kept in Redis, the old algorithm stays in use, and the error is logged (feature `tracing`).
+    /// Other processes continue with their own algorithm, and the fallback with its own. If the states or the queue of the
+    /// new algorithm cannot be kept in Redis, the old algorithm stays in use, and the error is logged (feature `tracing`).
     pub fn replace(&self, algorithm: A) {
         self.shared.trips.replace(algorithm, &self.shared.name);
     }

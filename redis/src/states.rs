@@ -18,7 +18,7 @@ use super::frame::{Frame, newer_version, shown, unit_of};
 use super::script::{Packed, Script, ScriptPart, TimeSource, pack};
 use super::wait::is_in_time;
 use tower_throttle::Decision;
-use tower_throttle::algorithm::{AlgorithmInfo, StateReader, StateWriter, StoredAlgorithm};
+use tower_throttle::algorithm::{AlgorithmInfo, QueueOverflow, StateReader, StateWriter, StoredAlgorithm};
 use tower_throttle::clock::Nanos;
 use tower_throttle::error::ConfigError;
 use tower_throttle::store_support::{charge_available, is_barred};
@@ -29,6 +29,8 @@ const MAX_OTHERS: usize = 3;
 /// The advice on a value that a later release has written.
 const NEWER: &str = "a newer release of tower-throttle-redis has written the value of the key, which stays as it is: update \
                      this process as well, or set a `prefix`";
+const DROPS_OLDEST: &str = "in Redis, no call that waits is dropped for a new one, since other processes do not know which \
+                            calls wait: remove `.overflow(..)`, or keep the limit in memory";
 
 /// An algorithm, with the script that decides its checks, and the frame of the values that it writes.
 #[derive(Debug)]
@@ -119,7 +121,7 @@ pub(super) struct Outcome {
 }
 
 impl<A: StoredAlgorithm> Plan<A> {
-    /// Creates the plan, or returns an error if the states of the algorithm cannot be kept in Redis.
+    /// Creates the plan, or returns an error if the states or the queue of the algorithm cannot be kept in Redis.
     pub(super) fn new(algorithm: A, source: TimeSource, scripts: bool) -> Result<Arc<Self>, RedisError> {
         Self::with(algorithm, source, scripts, AlgorithmInfo::of)
     }
@@ -142,6 +144,9 @@ impl<A: StoredAlgorithm> Plan<A> {
     ) -> Result<Arc<Self>, RedisError> {
         let unstorable = |error: ConfigError| RedisError::new(RedisErrorKind::Algorithm, error.to_string());
         algorithm.check_storable().map_err(unstorable)?;
+        if algorithm.queue_config().is_some_and(|queue| queue.overflow() != QueueOverflow::RejectNew) {
+            return Err(RedisError::new(RedisErrorKind::Algorithm, DROPS_OLDEST));
+        }
         let frame = Frame::new(&algorithm.unit());
         // In the argument of a script, a zero byte ends the tail.
         let has_script = scripts && !frame.tail.contains('\0');

@@ -245,7 +245,8 @@ impl RedisLeasesBuilder {
     /// # Errors
     ///
     /// Returns an error if the name is empty, if another limiter of the store has the same name, but another quota or
-    /// no leases, if a fallback was set, if a lease has 0 units, or if the bucket needs numbers above 2^53.
+    /// no leases, if a fallback was set, if a lease has 0 units, if the queue drops the oldest call when it is full, or if
+    /// the bucket needs numbers above 2^53.
     pub fn build(self) -> Result<RedisLeases, RedisError> {
         let Self { store, name, algorithm, units, has_fallback } = self;
         let config = |detail| Err(RedisError::new(RedisErrorKind::Config, detail));
