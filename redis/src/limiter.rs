@@ -131,6 +131,7 @@ struct Part<A: StoredAlgorithm> {
     may_wait: bool,
     /// `true` if the call is charged at once for the time of its admission.
     is_reserving: bool,
+    arrived: Nanos,
     states: Option<States<A>>,
     /// The number of times that the limiter had forgotten states when the call was made.
     forgotten: u64,
@@ -142,7 +143,8 @@ impl<A: StoredAlgorithm> RedisLimiterBuilder<A> {
     /// Sets a limiter in memory, to which a call is passed if Redis cannot decide the call.
     ///
     /// `limiter` charges only the calls that are passed to it, so give it one machine's share of the quota. A call is
-    /// settled where it was charged: in Redis, or in `limiter`.
+    /// settled where it was charged: in Redis, or in `limiter`. The time that a call has waited before Redis failed counts
+    /// towards its maximum wait in `limiter`.
     ///
     /// No method fails: what Redis cannot do is done in `limiter`, and is then `Ok`. This is true of `check`,
     /// `acquire`, `peek`, `charge`, `refund` and `reset`. A reset is always made in `limiter` as well. A reset during
@@ -488,7 +490,7 @@ impl<A: StoredAlgorithm> Callee for RedisLimiter<A> {
     }
 }
 
-impl<A: StoredAlgorithm> LimiterCall<'_, A> {
+impl<'a, A: StoredAlgorithm> LimiterCall<'a, A> {
     /// Returns the reservation of a call that was charged, or an empty reservation if the call will not be settled.
     fn reservation(&self, charged_at: Nanos, runtime: &Handle) -> Reservation {
         let Shared { trips, settlements, max_debt, .. } = self.shared;
@@ -538,6 +540,7 @@ impl<A: StoredAlgorithm> LimiterCall<'_, A> {
     async fn decide(&self, counted: &mut CountedCall<'_>) -> Result<Decided, RedisError> {
         // A call of cost 0 is always allowed, so it waits neither for units nor behind other calls.
         let may_wait = self.request.may_wait(&self.plan.algorithm) && self.request.cost() > 0;
+        let arrived = self.shared.links.any().now();
         let decided = if may_wait {
             // This future and that of the fallback are large, and most calls need neither.
             Box::pin(self.wait(counted)).await
@@ -545,7 +548,7 @@ impl<A: StoredAlgorithm> LimiterCall<'_, A> {
             self.send(0).await
         };
         match (decided, &self.shared.fallback) {
-            (Err(_), Some(local)) => Ok(Box::pin(self.fall_back(local, counted)).await),
+            (Err(_), Some(local)) => Ok(Box::pin(self.fall_back(local, arrived, counted)).await),
             (decided, _) => decided.map_err(|error| self.shared.name.describe(error)),
         }
     }
@@ -626,12 +629,31 @@ impl<A: StoredAlgorithm> LimiterCall<'_, A> {
         Ok(denied(outcome.decision()))
     }
 
-    /// Decides a call by the fallback. The layer goes on reporting the quotas of this limiter.
-    async fn fall_back(&self, local: &RateLimiter<A>, counted: &mut CountedCall<'_>) -> Decided {
-        let Self { shared, plan, key, request } = *self;
+    /// Returns the attempt with which the fallback decides the call, which arrived at `arrived`. The time since then is a
+    /// part of its maximum wait.
+    fn local_attempt(&self, local: &RateLimiter<A>, arrived: Nanos) -> Attempt<'a, A> {
+        let Self { shared, plan, request, .. } = *self;
+        let attempt = request.attempt(&plan.algorithm);
+        let queue = request.algorithm(&local.algorithm()).queue_config();
+        let max_wait = queue.map_or(u64::MAX, |queue| queue.max_wait()).min(request.max_wait());
+        if max_wait == u64::MAX {
+            return attempt;
+        }
+        let waited = shared.links.any().now().saturating_since(arrived);
+        attempt.with_max_wait(Duration::from_nanos(max_wait.saturating_sub(waited)))
+    }
+
+    /// Decides a call, which arrived at `arrived`, by the fallback. The layer goes on reporting the quotas of this limiter.
+    async fn fall_back(
+        &self,
+        local: &RateLimiter<A>,
+        arrived: Nanos,
+        counted: &mut CountedCall<'_>,
+    ) -> Decided {
+        let Self { shared, key, request, .. } = *self;
         let acquired = {
             let text = shared.name.text_of(key);
-            let attempt = request.attempt(&plan.algorithm);
+            let attempt = self.local_attempt(local, arrived);
             if request.is_check() {
                 let (decision, reservation) = local.reserve_attempt(text, attempt);
                 Acquired::Ready(decision, reservation)
@@ -684,6 +706,7 @@ impl<A: StoredAlgorithm, K: SharedKey + ?Sized> JointLimiter<K> for RedisLimiter
             operation = reserving;
         }
         let forgotten = shared.trips.forgotten();
+        let arrived = shared.links.any().now();
         RedisPart::new(Box::new(Part {
             shared,
             plan,
@@ -692,6 +715,7 @@ impl<A: StoredAlgorithm, K: SharedKey + ?Sized> JointLimiter<K> for RedisLimiter
             operation,
             may_wait,
             is_reserving,
+            arrived,
             states: None,
             forgotten,
         }))
@@ -805,7 +829,7 @@ impl<A: StoredAlgorithm> Member for Part<A> {
     fn fallback_part(&self) -> Option<JointRequest<'_>> {
         let local = self.shared.fallback.as_ref()?;
         let text = self.shared.name.text_of(&self.key);
-        Some(memory_part(local, text, self.request.attempt(&self.plan.algorithm)))
+        Some(memory_part(local, text, self.call().local_attempt(local, self.arrived)))
     }
 }
 
