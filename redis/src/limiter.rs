@@ -23,7 +23,7 @@ use super::script::ScriptPart;
 use super::settlements::Settlements;
 use super::states::{Action, Operation, Outcome, Plan, States};
 use super::trips::Trips;
-use super::wait::WaitQueues;
+use super::wait::{TotalPlace, WaitQueues, is_in_time};
 use tower_throttle::Decision;
 use tower_throttle::RateLimiter;
 use tower_throttle::algorithm::{AlgorithmInfo, Lockout, MAX_DEBT, StoredAlgorithm, TokenBucket};
@@ -34,6 +34,7 @@ use tower_throttle::limiter::{
 use tower_throttle::stats::LimiterStats;
 use tower_throttle::store_support::{
     AnyAlgorithm, Charge, Charger, JointLimiter, JointRequest, memory_part, reservation_of, warn_of_bursts,
+    with_queue_full,
 };
 
 /// A rate limiter whose state is in Redis. Clones share their state, and so do the limiters of all processes with the
@@ -73,6 +74,7 @@ pub struct RedisLimiterBuilder<A: StoredAlgorithm> {
     pub(super) name: Name,
     pub(super) algorithm: A,
     pub(super) max_debt: u64,
+    pub(super) max_queued: Option<usize>,
     pub(super) fallback: Option<RateLimiter<A>>,
 }
 
@@ -131,6 +133,8 @@ struct Part<A: StoredAlgorithm> {
     may_wait: bool,
     /// `true` if the call is charged at once for the time of its admission.
     is_reserving: bool,
+    /// `true` if the call does not wait because as many calls as allowed wait already.
+    finds_no_place: bool,
     arrived: Nanos,
     states: Option<States<A>>,
     /// The number of times that the limiter had forgotten states when the call was made.
@@ -188,6 +192,17 @@ impl<A: StoredAlgorithm> RedisLimiterBuilder<A> {
         self
     }
 
+    /// Sets how many calls of this process may wait, for all keys together. With 0, no call waits. See
+    /// [`Builder::max_queued`](tower_throttle::limiter::Builder::max_queued), with the same default: 10,000, or the
+    /// algorithm's `queue(n)` if that is more.
+    ///
+    /// The fallback has a bound of its own. Requests of joined layers that find places free at the same time may exceed
+    /// the bound by their number.
+    pub fn max_queued(mut self, max_queued: usize) -> Self {
+        self.max_queued = Some(max_queued);
+        self
+    }
+
     /// Returns the limiter.
     ///
     /// # Errors
@@ -195,7 +210,8 @@ impl<A: StoredAlgorithm> RedisLimiterBuilder<A> {
     /// Returns an error if the name is empty, if another limiter of the store has the same name and another algorithm
     /// or quota, or if the states or the queue of the algorithm cannot be kept in Redis.
     pub fn build(self) -> Result<RedisLimiter<A>, RedisError> {
-        let Self { store, name, algorithm, max_debt, fallback } = self;
+        let Self { store, name, algorithm, max_debt, max_queued, fallback } = self;
+        let queues = WaitQueues::new(&algorithm, max_queued);
         let StoreParts { links, settings, settlements, .. } = store;
         warn_of_bursts(&algorithm, Some(name.as_str()));
         let plan = Plan::new(algorithm, links.any().source(), settings.scripts)?;
@@ -207,7 +223,7 @@ impl<A: StoredAlgorithm> RedisLimiterBuilder<A> {
             settlements: Arc::new(Settlements::new(settlements, name.as_str())),
             calls: Arc::new(Calls::new(name.as_str())),
             name,
-            queues: WaitQueues::default(),
+            queues,
             max_debt,
             fallback,
         };
@@ -230,8 +246,8 @@ impl RedisLimiterBuilder<TokenBucket> {
     /// # }
     /// ```
     pub fn lease(self, units: u64) -> RedisLeasesBuilder {
-        let Self { store, name, algorithm, fallback, .. } = self;
-        RedisLeasesBuilder { store, name, algorithm, units, has_fallback: fallback.is_some() }
+        let Self { store, name, algorithm, max_queued, fallback, .. } = self;
+        RedisLeasesBuilder { store, name, algorithm, units, max_queued, has_fallback: fallback.is_some() }
     }
 }
 
@@ -577,9 +593,23 @@ impl<'a, A: StoredAlgorithm> LimiterCall<'a, A> {
     /// Decides a call that may wait.
     async fn wait(&self, counted: &mut CountedCall<'_>) -> Result<Decided, RedisError> {
         match operation(self.request, Action::Check).reserving(self.plan, self.request.max_wait()) {
+            Some(_) if self.shared.queues.is_full() => {
+                let (decision, reservation) = self.check(0).await?.into_parts();
+                Ok(Decided::new(self.without_place(decision), reservation))
+            }
             Some(reserving) => self.sleep_until_given_time(reserving, counted).await,
             None => self.queue(counted).await,
         }
+    }
+
+    /// Returns the decision on a call that does not wait because as many calls as allowed wait already.
+    fn without_place(&self, decision: Decision) -> Decision {
+        let Some(queue) = self.algorithm().queue_config().filter(|queue| queue.places() > 0) else {
+            return decision;
+        };
+        let max_wait = queue.max_wait().min(self.request.max_wait());
+        let wait = decision.retry_after().map(|wait| Nanos::from(wait).0);
+        if wait.is_some_and(|wait| is_in_time(wait, max_wait)) { with_queue_full(decision) } else { decision }
     }
 
     async fn sleep_until_given_time(
@@ -598,6 +628,10 @@ impl<'a, A: StoredAlgorithm> LimiterCall<'a, A> {
         if delay > 0 {
             let give_back = reserving.undone(&outcome);
             let mut sleeper = Sleeper { trips: &shared.trips, key, give_back, runtime: &runtime };
+            let Some(_place) = shared.queues.total_place() else {
+                let reset = Nanos::from(decision.reset_after()).0.saturating_add(delay);
+                return Ok(denied(with_queue_full(Decision::deny(decision.limit(), 0, Some(delay), reset))));
+            };
             let link = shared.links.any();
             counted.wait();
             if counted.unless_closed(link.sleep_until(link.now().saturating_add(delay))).await.is_none() {
@@ -699,10 +733,13 @@ impl<A: StoredAlgorithm, K: SharedKey + ?Sized> JointLimiter<K> for RedisLimiter
         let plan = self.shared.trips.plan();
         let mut operation = operation(&request, Action::Check);
         // In shadow mode, a call must not wait.
-        let may_wait = request.may_wait(&plan.algorithm) && request.cost() > 0 && !request.is_in_shadow();
+        let mut may_wait = request.may_wait(&plan.algorithm) && request.cost() > 0 && !request.is_in_shadow();
         let reserving = if may_wait { operation.reserving(&plan, request.max_wait()) } else { None };
-        let is_reserving = reserving.is_some();
-        if let Some(reserving) = reserving {
+        let finds_no_place = reserving.is_some() && shared.queues.is_full();
+        let is_reserving = reserving.is_some() && !finds_no_place;
+        if finds_no_place {
+            may_wait = false;
+        } else if let Some(reserving) = reserving {
             operation = reserving;
         }
         let forgotten = shared.trips.forgotten();
@@ -715,6 +752,7 @@ impl<A: StoredAlgorithm, K: SharedKey + ?Sized> JointLimiter<K> for RedisLimiter
             operation,
             may_wait,
             is_reserving,
+            finds_no_place,
             arrived,
             states: None,
             forgotten,
@@ -726,6 +764,14 @@ impl<A: StoredAlgorithm> Part<A> {
     fn call(&self) -> LimiterCall<'_, A> {
         let Self { shared, plan, key, request, .. } = self;
         LimiterCall { shared, plan, key, request }
+    }
+
+    fn found(&self, outcome: Outcome) -> Outcome {
+        if self.finds_no_place {
+            outcome.map(|decision| self.call().without_place(decision))
+        } else {
+            outcome
+        }
     }
 }
 
@@ -791,12 +837,17 @@ impl<A: StoredAlgorithm> Member for Part<A> {
 
     fn preview(&self, cost: u64, now: Nanos) -> Outcome {
         let states = self.states.as_ref().expect(NOT_READ);
-        states.preview(&self.plan, &self.operation.at_cost(cost), now)
+        self.found(states.preview(&self.plan, &self.operation.at_cost(cost), now))
     }
 
     fn apply(&mut self, cost: u64, now: Nanos) -> (Outcome, bool) {
         let states = self.states.as_mut().expect(NOT_READ);
-        states.apply(&self.plan, &self.operation.at_cost(cost), now)
+        let (outcome, changed) = states.apply(&self.plan, &self.operation.at_cost(cost), now);
+        (self.found(outcome), changed)
+    }
+
+    fn total_place(&self) -> Option<TotalPlace<'_>> {
+        self.shared.queues.total_place()
     }
 
     fn write(&mut self, now: Nanos) -> (Vec<u8>, u64) {

@@ -518,6 +518,11 @@ impl Outcome {
         self.decision
     }
 
+    /// Returns the same outcome, with another decision.
+    pub(super) fn map(self, change: impl FnOnce(Decision) -> Decision) -> Self {
+        Self { decision: change(self.decision), ..self }
+    }
+
     /// Returns the time for which the call was charged: the key's time or, for a call that waits, the time of its
     /// admission.
     pub(super) fn charged_at(&self) -> Nanos {

@@ -14,15 +14,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use dashmap::{DashMap, Entry};
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::calls::CountedCall;
 use super::error::RedisError;
 use super::link::Link;
 use tower_throttle::Decision;
-use tower_throttle::algorithm::QueueConfig;
+use tower_throttle::algorithm::{Algorithm, QueueConfig};
 use tower_throttle::clock::Nanos;
 use tower_throttle::limiter::Decided;
-use tower_throttle::store_support::{is_barred, with_queue_full};
+use tower_throttle::store_support::{default_max_queued, is_barred, with_queue_full};
 
 /// The time that each call has to ask before the call behind it does, in nanoseconds.
 const GRACE: u64 = 3_000_000;
@@ -30,9 +31,15 @@ const GRACE: u64 = 3_000_000;
 /// at most this time for each call ahead of it, in nanoseconds.
 const LOOK: u64 = 100_000_000;
 
-/// The queues of the keys for which calls of this process wait.
-#[derive(Debug, Default)]
-pub(super) struct WaitQueues(DashMap<Arc<str>, Arc<Mutex<WaitQueue>>>);
+/// The calls of this process that wait: the queues of their keys, and the places of all keys together.
+#[derive(Debug)]
+pub(super) struct WaitQueues {
+    queues: DashMap<Arc<str>, Arc<Mutex<WaitQueue>>>,
+    places: Semaphore,
+}
+
+/// A place among the calls of all keys that wait. Dropping it frees the place.
+pub(super) type TotalPlace<'a> = SemaphorePermit<'a>;
 
 /// The queue of a key.
 #[derive(Debug, Default)]
@@ -74,6 +81,7 @@ struct Place<'a> {
     key: &'a Arc<str>,
     queue: Arc<Mutex<WaitQueue>>,
     number: u64,
+    _total: TotalPlace<'a>,
 }
 
 /// A call that may wait in a queue of this process.
@@ -115,7 +123,7 @@ impl QueuedCall<'_> {
         let latest = arrived.saturating_add(self.max_wait);
         let time_left = || latest.saturating_since(link.now());
         let mut retry = None;
-        if !queues.0.contains_key(key) {
+        if !queues.queues.contains_key(key) {
             let left = time_left();
             let decided = check(left).await?;
             retry = self.retry(decided.decision(), left, latest);
@@ -191,6 +199,23 @@ fn with_decision(decided: Decided, change: impl FnOnce(Decision) -> Decision) ->
 }
 
 impl WaitQueues {
+    /// Creates the queues of a limiter, in which at most `max_queued` calls of all keys together wait.
+    pub(super) fn new(algorithm: &impl Algorithm, max_queued: Option<usize>) -> Self {
+        let default = || usize::try_from(default_max_queued(algorithm)).unwrap_or(usize::MAX);
+        let places = max_queued.unwrap_or_else(default).min(Semaphore::MAX_PERMITS);
+        Self { queues: DashMap::new(), places: Semaphore::new(places) }
+    }
+
+    /// Takes a place for a call that waits. Returns `None` if as many calls as allowed wait already.
+    pub(super) fn total_place(&self) -> Option<TotalPlace<'_>> {
+        self.places.try_acquire().ok()
+    }
+
+    /// Returns whether as many calls as allowed wait.
+    pub(super) fn is_full(&self) -> bool {
+        self.places.available_permits() == 0
+    }
+
     /// Returns a call that may wait in the queue of its key. The queue has at least one place. `max_wait` and
     /// `unknown_wait` are in nanoseconds. `unknown_wait` is the time after which the call asks again if its denial does
     /// not tell the wait. With `None`, such a call does not wait.
@@ -207,8 +232,8 @@ impl WaitQueues {
         QueuedCall { queues: self, link, key, places, max_wait, unknown_wait }
     }
 
-    /// Adds a place to the queue of a key, unless the queue has as many as `places`. The first question of a new queue
-    /// is due at `retry`, or at once.
+    /// Adds a place to the queue of a key, unless the queue has as many as `places`, or all keys together have as many as
+    /// allowed. The first question of a new queue is due at `retry`, or at once.
     fn join<'a>(
         &'a self,
         link: &'a Link,
@@ -216,7 +241,8 @@ impl WaitQueues {
         places: u64,
         retry: Option<Nanos>,
     ) -> Option<Place<'a>> {
-        let entry = self.0.entry(Arc::clone(key)).or_default();
+        let total = self.total_place()?;
+        let entry = self.queues.entry(Arc::clone(key)).or_default();
         let mut queue = lock(&entry);
         if queue.len >= places {
             return None;
@@ -229,7 +255,7 @@ impl WaitQueues {
         queue.next_number += 1;
         drop(queue);
         let queue = Arc::clone(&entry);
-        Some(Place { queues: self, link, key, queue, number })
+        Some(Place { queues: self, link, key, queue, number, _total: total })
     }
 }
 
@@ -266,7 +292,7 @@ impl Drop for Place<'_> {
     fn drop(&mut self) {
         let now = self.link.now();
         // Places are added only while the entry is locked, as it is here.
-        let Entry::Occupied(entry) = self.queues.0.entry(Arc::clone(self.key)) else { return };
+        let Entry::Occupied(entry) = self.queues.queues.entry(Arc::clone(self.key)) else { return };
         let mut queue = lock(&self.queue);
         let (to_wake, _waker) = queue.leave(self.number, now);
         let is_empty = queue.len == 0;

@@ -133,6 +133,7 @@ pub struct RedisLeasesBuilder {
     pub(super) name: Name,
     pub(super) algorithm: TokenBucket,
     pub(super) units: u64,
+    pub(super) max_queued: Option<usize>,
     pub(super) has_fallback: bool,
 }
 
@@ -248,7 +249,7 @@ impl RedisLeasesBuilder {
     /// no leases, if a fallback was set, if a lease has 0 units, if the queue drops the oldest call when it is full, or if
     /// the bucket needs numbers above 2^53.
     pub fn build(self) -> Result<RedisLeases, RedisError> {
-        let Self { store, name, algorithm, units, has_fallback } = self;
+        let Self { store, name, algorithm, units, max_queued, has_fallback } = self;
         let config = |detail| Err(RedisError::new(RedisErrorKind::Config, detail));
         if units == 0 {
             return config("a lease has at least one unit: `lease(1)`");
@@ -276,12 +277,12 @@ impl RedisLeasesBuilder {
             calls: Calls::new(name.as_str()),
             name: name.register(&kind, &format!("{prefix}, with leases"), words)?,
             info,
+            queues: WaitQueues::new(&algorithm, max_queued),
             algorithm,
             rules: Rules { bucket, units, remember, is_brief: false },
             script: LeaseScript::new(source, bucket, prefix),
             held: DashMap::new(),
             names: Arc::new(LeaseNames::new()),
-            queues: WaitQueues::default(),
             is_dropped: AtomicBool::new(false),
         };
         Ok(RedisLeases { owner: Arc::new(Owner(Arc::new(shared))) })
