@@ -21,6 +21,8 @@ pub use crate::limiter::joint::{
 pub use crate::limiter::joint::{JointRequest, JointWait, decide_in_memory};
 /// What is seen of a limiter by its name.
 pub use crate::limiter::observed::Observed;
+/// Returns the default number of calls that may wait for all keys together.
+pub use crate::limiter::rate_limiter::default_max_queued;
 /// Logs a warning for each burst that an algorithm does not use.
 pub use crate::limiter::rate_limiter::warn_of_bursts;
 /// A charge of a limiter, as a trait instead of a function.

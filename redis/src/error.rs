@@ -27,7 +27,7 @@ pub enum RedisErrorKind {
     Config,
     /// The name of a limiter is empty, or another limiter with the same name has another algorithm or quota.
     Name,
-    /// The states of this algorithm, as it is configured, cannot be kept in Redis. In joined layers, a call also gets
+    /// The states or the queue of this algorithm, as it is configured, cannot be kept in Redis. In joined layers, a call gets
     /// this error if it would have to wait in a queue of the process.
     Algorithm,
     /// No reply came before the deadline of the call. The call is charged if the server has executed it before that

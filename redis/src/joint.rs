@@ -23,6 +23,7 @@ use super::link::{Answer, Route, Swap};
 use super::links::{Attempted, Links};
 use super::script::{Packed, Script, ScriptPart, pack};
 use super::states::Outcome;
+use super::wait::TotalPlace;
 use tower_throttle::Decision;
 use tower_throttle::clock::Nanos;
 use tower_throttle::limiter::{Decided, Reservation};
@@ -84,6 +85,9 @@ pub(super) trait Member: Send + Sync {
 
     /// Undoes the charge of the call, which had this outcome.
     fn undo(&self, cost: u64, outcome: &Outcome, runtime: &Handle);
+
+    /// Takes a place among the calls of the limiter that wait, if one is free.
+    fn total_place(&self) -> Option<TotalPlace<'_>>;
 
     /// Returns the reservation of the call, which was charged at this time of the server's clock. `runtime` is the runtime
     /// that settles the call.
@@ -627,6 +631,13 @@ impl Charged {
         if let Some(delay @ 1..) = delay
             && !call.is_denied(outcomes)
         {
+            let waits = |outcome: &Outcome| !outcome.decision().delay().is_zero();
+            let groups = call
+                .groups
+                .iter()
+                .zip(outcomes)
+                .filter(|(_, outcome)| outcome.is_some_and(|one| waits(&one)));
+            let _places: Few<_> = groups.map(|(group, _)| call.of(group).total_place()).collect();
             let link = call.links().any();
             let admitted = link.sleep_until(link.now().saturating_add(delay));
             return unless_closed(&call.members, admitted).await.is_some();

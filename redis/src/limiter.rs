@@ -23,7 +23,7 @@ use super::script::ScriptPart;
 use super::settlements::Settlements;
 use super::states::{Action, Operation, Outcome, Plan, States};
 use super::trips::Trips;
-use super::wait::WaitQueues;
+use super::wait::{TotalPlace, WaitQueues, is_in_time};
 use tower_throttle::Decision;
 use tower_throttle::RateLimiter;
 use tower_throttle::algorithm::{AlgorithmInfo, Lockout, MAX_DEBT, StoredAlgorithm, TokenBucket};
@@ -34,6 +34,7 @@ use tower_throttle::limiter::{
 use tower_throttle::stats::LimiterStats;
 use tower_throttle::store_support::{
     AnyAlgorithm, Charge, Charger, JointLimiter, JointRequest, memory_part, reservation_of, warn_of_bursts,
+    with_queue_full,
 };
 
 /// A rate limiter whose state is in Redis. Clones share their state, and so do the limiters of all processes with the
@@ -73,6 +74,7 @@ pub struct RedisLimiterBuilder<A: StoredAlgorithm> {
     pub(super) name: Name,
     pub(super) algorithm: A,
     pub(super) max_debt: u64,
+    pub(super) max_queued: Option<usize>,
     pub(super) fallback: Option<RateLimiter<A>>,
 }
 
@@ -131,6 +133,9 @@ struct Part<A: StoredAlgorithm> {
     may_wait: bool,
     /// `true` if the call is charged at once for the time of its admission.
     is_reserving: bool,
+    /// `true` if the call does not wait because as many calls as allowed wait already.
+    finds_no_place: bool,
+    arrived: Nanos,
     states: Option<States<A>>,
     /// The number of times that the limiter had forgotten states when the call was made.
     forgotten: u64,
@@ -142,7 +147,8 @@ impl<A: StoredAlgorithm> RedisLimiterBuilder<A> {
     /// Sets a limiter in memory, to which a call is passed if Redis cannot decide the call.
     ///
     /// `limiter` charges only the calls that are passed to it, so give it one machine's share of the quota. A call is
-    /// settled where it was charged: in Redis, or in `limiter`.
+    /// settled where it was charged: in Redis, or in `limiter`. The time that a call has waited before Redis failed counts
+    /// towards its maximum wait in `limiter`.
     ///
     /// No method fails: what Redis cannot do is done in `limiter`, and is then `Ok`. This is true of `check`,
     /// `acquire`, `peek`, `charge`, `refund` and `reset`. A reset is always made in `limiter` as well. A reset during
@@ -186,14 +192,26 @@ impl<A: StoredAlgorithm> RedisLimiterBuilder<A> {
         self
     }
 
+    /// Sets how many calls of this process may wait, for all keys together. With 0, no call waits. See
+    /// [`Builder::max_queued`](tower_throttle::limiter::Builder::max_queued), with the same default: 10,000, or the
+    /// algorithm's `queue(n)` if that is more.
+    ///
+    /// The fallback has a bound of its own. Requests of joined layers that find places free at the same time may exceed
+    /// the bound by their number.
+    pub fn max_queued(mut self, max_queued: usize) -> Self {
+        self.max_queued = Some(max_queued);
+        self
+    }
+
     /// Returns the limiter.
     ///
     /// # Errors
     ///
     /// Returns an error if the name is empty, if another limiter of the store has the same name and another algorithm
-    /// or quota, or if the states of the algorithm cannot be kept in Redis.
+    /// or quota, or if the states or the queue of the algorithm cannot be kept in Redis.
     pub fn build(self) -> Result<RedisLimiter<A>, RedisError> {
-        let Self { store, name, algorithm, max_debt, fallback } = self;
+        let Self { store, name, algorithm, max_debt, max_queued, fallback } = self;
+        let queues = WaitQueues::new(&algorithm, max_queued);
         let StoreParts { links, settings, settlements, .. } = store;
         warn_of_bursts(&algorithm, Some(name.as_str()));
         let plan = Plan::new(algorithm, links.any().source(), settings.scripts)?;
@@ -205,7 +223,7 @@ impl<A: StoredAlgorithm> RedisLimiterBuilder<A> {
             settlements: Arc::new(Settlements::new(settlements, name.as_str())),
             calls: Arc::new(Calls::new(name.as_str())),
             name,
-            queues: WaitQueues::default(),
+            queues,
             max_debt,
             fallback,
         };
@@ -228,8 +246,8 @@ impl RedisLimiterBuilder<TokenBucket> {
     /// # }
     /// ```
     pub fn lease(self, units: u64) -> RedisLeasesBuilder {
-        let Self { store, name, algorithm, fallback, .. } = self;
-        RedisLeasesBuilder { store, name, algorithm, units, has_fallback: fallback.is_some() }
+        let Self { store, name, algorithm, max_queued, fallback, .. } = self;
+        RedisLeasesBuilder { store, name, algorithm, units, max_queued, has_fallback: fallback.is_some() }
     }
 }
 
@@ -267,8 +285,8 @@ impl<A: StoredAlgorithm> RedisLimiter<A> {
     /// [`RateLimiter::replace`]. The states of keys are converted when the keys are next used, even by a call that is
     /// denied, and not by a peek. A key that is not used before its state expires is a new key.
     ///
-    /// Other processes continue with their own algorithm, and the fallback with its own. If the states of the new
-    /// algorithm cannot be kept in Redis, the old algorithm stays in use, and the error is logged (feature `tracing`).
+    /// Other processes continue with their own algorithm, and the fallback with its own. If the states or the queue of the
+    /// new algorithm cannot be kept in Redis, the old algorithm stays in use, and the error is logged (feature `tracing`).
     pub fn replace(&self, algorithm: A) {
         self.shared.trips.replace(algorithm, &self.shared.name);
     }
@@ -479,7 +497,7 @@ impl<A: StoredAlgorithm> Callee for RedisLimiter<A> {
         if let Some(denial) = called.denial_of_closed() {
             return Ok(denial);
         }
-        match (called.peek().await, &shared.fallback) {
+        match (called.ask(Action::Peek).await, &shared.fallback) {
             (Err(_), Some(local)) => {
                 Ok(local.peek_attempt(shared.name.text_of(&key), request.attempt(&plan.algorithm)))
             }
@@ -488,7 +506,7 @@ impl<A: StoredAlgorithm> Callee for RedisLimiter<A> {
     }
 }
 
-impl<A: StoredAlgorithm> LimiterCall<'_, A> {
+impl<'a, A: StoredAlgorithm> LimiterCall<'a, A> {
     /// Returns the reservation of a call that was charged, or an empty reservation if the call will not be settled.
     fn reservation(&self, charged_at: Nanos, runtime: &Handle) -> Reservation {
         let Shared { trips, settlements, max_debt, .. } = self.shared;
@@ -538,29 +556,30 @@ impl<A: StoredAlgorithm> LimiterCall<'_, A> {
     async fn decide(&self, counted: &mut CountedCall<'_>) -> Result<Decided, RedisError> {
         // A call of cost 0 is always allowed, so it waits neither for units nor behind other calls.
         let may_wait = self.request.may_wait(&self.plan.algorithm) && self.request.cost() > 0;
+        let arrived = self.shared.links.any().now();
         let decided = if may_wait {
             // This future and that of the fallback are large, and most calls need neither.
             Box::pin(self.wait(counted)).await
         } else {
-            self.send().await
+            self.send(0).await
         };
         match (decided, &self.shared.fallback) {
-            (Err(_), Some(local)) => Ok(Box::pin(self.fall_back(local, counted)).await),
+            (Err(_), Some(local)) => Ok(Box::pin(self.fall_back(local, arrived, counted)).await),
             (decided, _) => decided.map_err(|error| self.shared.name.describe(error)),
         }
     }
 
-    /// Decides a call that does not wait, and that may need no trip.
-    async fn check(&self) -> Result<Decided, RedisError> {
+    /// Decides a call that can be queued for at most `max_wait` nanoseconds if it is denied, and that may need no trip.
+    async fn check(&self, max_wait: u64) -> Result<Decided, RedisError> {
         match self.known_denial() {
             Some(denial) => Ok(denied(denial)),
-            None => self.send().await,
+            None => self.send(max_wait).await,
         }
     }
 
-    /// Decides a call that does not wait, by a trip.
-    async fn send(&self) -> Result<Decided, RedisError> {
-        let operation = operation(self.request, Action::Check);
+    /// Decides a call that can be queued for at most `max_wait` nanoseconds if it is denied, by a trip.
+    async fn send(&self, max_wait: u64) -> Result<Decided, RedisError> {
+        let operation = operation(self.request, Action::Check).queueing(self.plan, max_wait);
         let runtime = RedisError::current_runtime()?;
         let outcome = self.shared.trips.ask(self.plan, self.key, operation, None).await?;
         let reservation = if outcome.decision().is_allowed() {
@@ -574,9 +593,23 @@ impl<A: StoredAlgorithm> LimiterCall<'_, A> {
     /// Decides a call that may wait.
     async fn wait(&self, counted: &mut CountedCall<'_>) -> Result<Decided, RedisError> {
         match operation(self.request, Action::Check).reserving(self.plan, self.request.max_wait()) {
+            Some(_) if self.shared.queues.is_full() => {
+                let (decision, reservation) = self.check(0).await?.into_parts();
+                Ok(Decided::new(self.without_place(decision), reservation))
+            }
             Some(reserving) => self.sleep_until_given_time(reserving, counted).await,
             None => self.queue(counted).await,
         }
+    }
+
+    /// Returns the decision on a call that does not wait because as many calls as allowed wait already.
+    fn without_place(&self, decision: Decision) -> Decision {
+        let Some(queue) = self.algorithm().queue_config().filter(|queue| queue.places() > 0) else {
+            return decision;
+        };
+        let max_wait = queue.max_wait().min(self.request.max_wait());
+        let wait = decision.retry_after().map(|wait| Nanos::from(wait).0);
+        if wait.is_some_and(|wait| is_in_time(wait, max_wait)) { with_queue_full(decision) } else { decision }
     }
 
     async fn sleep_until_given_time(
@@ -595,6 +628,10 @@ impl<A: StoredAlgorithm> LimiterCall<'_, A> {
         if delay > 0 {
             let give_back = reserving.undone(&outcome);
             let mut sleeper = Sleeper { trips: &shared.trips, key, give_back, runtime: &runtime };
+            let Some(_place) = shared.queues.total_place() else {
+                let reset = Nanos::from(decision.reset_after()).0.saturating_add(delay);
+                return Ok(denied(with_queue_full(Decision::deny(decision.limit(), 0, Some(delay), reset))));
+            };
             let link = shared.links.any();
             counted.wait();
             if counted.unless_closed(link.sleep_until(link.now().saturating_add(delay))).await.is_none() {
@@ -608,28 +645,49 @@ impl<A: StoredAlgorithm> LimiterCall<'_, A> {
     async fn queue(&self, counted: &mut CountedCall<'_>) -> Result<Decided, RedisError> {
         let Self { shared, key, request, .. } = *self;
         let Some(config) = self.algorithm().queue_config().filter(|config| config.places() > 0) else {
-            return self.check().await;
+            return self.check(0).await;
         };
         let queued = shared.queues.call(shared.links.any(), key, &config, request.max_wait(), None);
         // The algorithm may be replaced while the call waits.
-        let check = || async { LimiterCall { plan: &shared.trips.plan(), ..*self }.check().await };
-        let peek = || async { LimiterCall { plan: &shared.trips.plan(), ..*self }.peek().await };
-        let decided = queued.until_decided(counted, check, peek).await?;
+        let check =
+            |left| async move { LimiterCall { plan: &shared.trips.plan(), ..*self }.check(left).await };
+        let deny = || async { LimiterCall { plan: &shared.trips.plan(), ..*self }.ask(Action::Deny).await };
+        let decided = queued.until_decided(counted, check, deny).await?;
         Ok(decided.unwrap_or_else(|| denied(closed(self.algorithm()))))
     }
 
-    async fn peek(&self) -> Result<Decided, RedisError> {
-        let operation = operation(self.request, Action::Peek);
+    /// Asks for the decision on a call that is not charged.
+    async fn ask(&self, action: Action) -> Result<Decided, RedisError> {
+        let operation = operation(self.request, action);
         let outcome = self.shared.trips.ask(self.plan, self.key, operation, None).await?;
         Ok(denied(outcome.decision()))
     }
 
-    /// Decides a call by the fallback. The layer goes on reporting the quotas of this limiter.
-    async fn fall_back(&self, local: &RateLimiter<A>, counted: &mut CountedCall<'_>) -> Decided {
-        let Self { shared, plan, key, request } = *self;
+    /// Returns the attempt with which the fallback decides the call, which arrived at `arrived`. The time since then is a
+    /// part of its maximum wait.
+    fn local_attempt(&self, local: &RateLimiter<A>, arrived: Nanos) -> Attempt<'a, A> {
+        let Self { shared, plan, request, .. } = *self;
+        let attempt = request.attempt(&plan.algorithm);
+        let queue = request.algorithm(&local.algorithm()).queue_config();
+        let max_wait = queue.map_or(u64::MAX, |queue| queue.max_wait()).min(request.max_wait());
+        if max_wait == u64::MAX {
+            return attempt;
+        }
+        let waited = shared.links.any().now().saturating_since(arrived);
+        attempt.with_max_wait(Duration::from_nanos(max_wait.saturating_sub(waited)))
+    }
+
+    /// Decides a call, which arrived at `arrived`, by the fallback. The layer goes on reporting the quotas of this limiter.
+    async fn fall_back(
+        &self,
+        local: &RateLimiter<A>,
+        arrived: Nanos,
+        counted: &mut CountedCall<'_>,
+    ) -> Decided {
+        let Self { shared, key, request, .. } = *self;
         let acquired = {
             let text = shared.name.text_of(key);
-            let attempt = request.attempt(&plan.algorithm);
+            let attempt = self.local_attempt(local, arrived);
             if request.is_check() {
                 let (decision, reservation) = local.reserve_attempt(text, attempt);
                 Acquired::Ready(decision, reservation)
@@ -675,13 +733,17 @@ impl<A: StoredAlgorithm, K: SharedKey + ?Sized> JointLimiter<K> for RedisLimiter
         let plan = self.shared.trips.plan();
         let mut operation = operation(&request, Action::Check);
         // In shadow mode, a call must not wait.
-        let may_wait = request.may_wait(&plan.algorithm) && request.cost() > 0 && !request.is_in_shadow();
+        let mut may_wait = request.may_wait(&plan.algorithm) && request.cost() > 0 && !request.is_in_shadow();
         let reserving = if may_wait { operation.reserving(&plan, request.max_wait()) } else { None };
-        let is_reserving = reserving.is_some();
-        if let Some(reserving) = reserving {
+        let finds_no_place = reserving.is_some() && shared.queues.is_full();
+        let is_reserving = reserving.is_some() && !finds_no_place;
+        if finds_no_place {
+            may_wait = false;
+        } else if let Some(reserving) = reserving {
             operation = reserving;
         }
         let forgotten = shared.trips.forgotten();
+        let arrived = shared.links.any().now();
         RedisPart::new(Box::new(Part {
             shared,
             plan,
@@ -690,6 +752,8 @@ impl<A: StoredAlgorithm, K: SharedKey + ?Sized> JointLimiter<K> for RedisLimiter
             operation,
             may_wait,
             is_reserving,
+            finds_no_place,
+            arrived,
             states: None,
             forgotten,
         }))
@@ -700,6 +764,14 @@ impl<A: StoredAlgorithm> Part<A> {
     fn call(&self) -> LimiterCall<'_, A> {
         let Self { shared, plan, key, request, .. } = self;
         LimiterCall { shared, plan, key, request }
+    }
+
+    fn found(&self, outcome: Outcome) -> Outcome {
+        if self.finds_no_place {
+            outcome.map(|decision| self.call().without_place(decision))
+        } else {
+            outcome
+        }
     }
 }
 
@@ -765,12 +837,17 @@ impl<A: StoredAlgorithm> Member for Part<A> {
 
     fn preview(&self, cost: u64, now: Nanos) -> Outcome {
         let states = self.states.as_ref().expect(NOT_READ);
-        states.preview(&self.plan, &self.operation.at_cost(cost), now)
+        self.found(states.preview(&self.plan, &self.operation.at_cost(cost), now))
     }
 
     fn apply(&mut self, cost: u64, now: Nanos) -> (Outcome, bool) {
         let states = self.states.as_mut().expect(NOT_READ);
-        states.apply(&self.plan, &self.operation.at_cost(cost), now)
+        let (outcome, changed) = states.apply(&self.plan, &self.operation.at_cost(cost), now);
+        (self.found(outcome), changed)
+    }
+
+    fn total_place(&self) -> Option<TotalPlace<'_>> {
+        self.shared.queues.total_place()
     }
 
     fn write(&mut self, now: Nanos) -> (Vec<u8>, u64) {
@@ -803,7 +880,7 @@ impl<A: StoredAlgorithm> Member for Part<A> {
     fn fallback_part(&self) -> Option<JointRequest<'_>> {
         let local = self.shared.fallback.as_ref()?;
         let text = self.shared.name.text_of(&self.key);
-        Some(memory_part(local, text, self.request.attempt(&self.plan.algorithm)))
+        Some(memory_part(local, text, self.call().local_attempt(local, self.arrived)))
     }
 }
 

@@ -16,11 +16,12 @@ use smallvec::SmallVec;
 use super::error::{RedisError, RedisErrorKind};
 use super::frame::{Frame, newer_version, shown, unit_of};
 use super::script::{Packed, Script, ScriptPart, TimeSource, pack};
+use super::wait::is_in_time;
 use tower_throttle::Decision;
-use tower_throttle::algorithm::{AlgorithmInfo, StateReader, StateWriter, StoredAlgorithm};
+use tower_throttle::algorithm::{AlgorithmInfo, QueueOverflow, StateReader, StateWriter, StoredAlgorithm};
 use tower_throttle::clock::Nanos;
 use tower_throttle::error::ConfigError;
-use tower_throttle::store_support::charge_available;
+use tower_throttle::store_support::{charge_available, is_barred};
 
 /// The maximum number of states of other quotas. If there are more, those whose time `until` is earliest are dropped at
 /// once.
@@ -28,6 +29,8 @@ const MAX_OTHERS: usize = 3;
 /// The advice on a value that a later release has written.
 const NEWER: &str = "a newer release of tower-throttle-redis has written the value of the key, which stays as it \
                      is: update this process as well, or set a `prefix`";
+const DROPS_OLDEST: &str = "in Redis, no call that waits is dropped for a new one, since other processes do not know \
+                            which calls wait: remove `.overflow(..)`, or keep the limit in memory";
 
 /// An algorithm, with the script that decides its checks, and the frame of the values that it writes.
 #[derive(Debug)]
@@ -76,6 +79,12 @@ pub(super) struct Operation<A> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Action {
     Check,
+    /// Charges a call that can be queued for at most this many nanoseconds. A denial is counted only if the call cannot be
+    /// queued.
+    CheckToQueue(u64),
+    /// Denies a call whose queue is full, or that has waited too long, and counts the denial. If the units of the call are
+    /// available, the denial has a wait of zero.
+    Deny,
     Peek,
     Refund,
     Reset,
@@ -112,7 +121,7 @@ pub(super) struct Outcome {
 }
 
 impl<A: StoredAlgorithm> Plan<A> {
-    /// Creates the plan, or returns an error if the states of the algorithm cannot be kept in Redis.
+    /// Creates the plan, or returns an error if the states or the queue of the algorithm cannot be kept in Redis.
     pub(super) fn new(algorithm: A, source: TimeSource, scripts: bool) -> Result<Arc<Self>, RedisError> {
         Self::with(algorithm, source, scripts, AlgorithmInfo::of)
     }
@@ -135,6 +144,9 @@ impl<A: StoredAlgorithm> Plan<A> {
     ) -> Result<Arc<Self>, RedisError> {
         let unstorable = |error: ConfigError| RedisError::new(RedisErrorKind::Algorithm, error.to_string());
         algorithm.check_storable().map_err(unstorable)?;
+        if algorithm.queue_config().is_some_and(|queue| queue.overflow() != QueueOverflow::RejectNew) {
+            return Err(RedisError::new(RedisErrorKind::Algorithm, DROPS_OLDEST));
+        }
         let frame = Frame::new(&algorithm.unit());
         // In the argument of a script, a zero byte ends the tail.
         let has_script = scripts && !frame.tail.contains('\0');
@@ -233,7 +245,7 @@ impl<A: StoredAlgorithm> States<A> {
                 *until = (*until).max(now.saturating_add(reset(algorithm, state, now)));
             }
         }
-        self.follow(operation, &outcome, changed);
+        self.follow(operation, &outcome);
         (outcome, changed || self.is_converted && operation.action != Action::Peek)
     }
 
@@ -264,7 +276,8 @@ impl<A: StoredAlgorithm> States<A> {
 
     /// Applies a call to the states of other quotas, after the quota of this process has decided the call. Those states
     /// are charged only as many units as they have available, so a charge makes debt only in the state of this process.
-    fn follow(&mut self, call: &Operation<A>, outcome: &Outcome, has_changed: bool) {
+    /// It is not known how many units of a call they were charged, so they get none back.
+    fn follow(&mut self, call: &Operation<A>, outcome: &Outcome) {
         let now = outcome.now;
         let cost = call.cost;
         if call.action == Action::Reset {
@@ -272,16 +285,12 @@ impl<A: StoredAlgorithm> States<A> {
         }
         for Other { algorithm, state, .. } in &mut self.others {
             match call.action {
-                Action::Check | Action::Reserve(_) if outcome.decision.is_allowed() => {
+                Action::Check | Action::CheckToQueue(_) | Action::Reserve(_)
+                    if outcome.decision.is_allowed() =>
+                {
                     let _ = algorithm.charge(state, now, cost, 0);
                 }
                 Action::ChargeMore(_) => _ = algorithm.charge(state, now, cost, 0),
-                Action::Refund => algorithm.refund(state, now, cost, None),
-                Action::Undo(charged_at) => algorithm.refund(state, now, cost, Some(charged_at)),
-                Action::RefundSettled(charged_at, charged) => {
-                    algorithm.refund_settled(state, now, charged, charged - cost, charged_at);
-                }
-                Action::GiveBack(_) if has_changed => algorithm.refund(state, now, cost, None),
                 _ => {}
             }
         }
@@ -350,7 +359,9 @@ impl<A> Operation<A> {
             return None;
         }
         let action = match (self.action, outcome.mark) {
-            (Action::Check, _) | (Action::Reserve(_), None) => Action::Undo(outcome.charged_at),
+            (Action::Check | Action::CheckToQueue(_), _) | (Action::Reserve(_), None) => {
+                Action::Undo(outcome.charged_at)
+            }
             (Action::Reserve(_), Some(mark)) => Action::GiveBack(mark),
             _ => return None,
         };
@@ -389,6 +400,12 @@ impl<A: StoredAlgorithm> Operation<A> {
     /// `max_wait` nanoseconds later. Returns `None` if no such time can be determined when the call is charged.
     pub(super) fn reserving(&self, plan: &Plan<A>, max_wait: u64) -> Option<Self> {
         (plan.hands_out_times && self.tier.is_none()).then(|| self.with(Action::Reserve(max_wait)))
+    }
+
+    /// Returns the operation that decides a check that can be queued for at most `max_wait` nanoseconds.
+    pub(super) fn queueing(self, plan: &Plan<A>, max_wait: u64) -> Self {
+        let counts_denials = self.tier.as_ref().unwrap_or(&plan.algorithm).counts_denials();
+        if counts_denials { Self { action: Action::CheckToQueue(max_wait), ..self } } else { self }
     }
 
     /// Returns the operation that replaces the charge of this call, made at `charged_at`, by the charge of its actual
@@ -440,6 +457,19 @@ impl<A: StoredAlgorithm> Operation<A> {
                 };
                 (decision, cost > 0 && (decision.is_allowed() || algorithm.counts_denials()))
             }
+            Action::CheckToQueue(max_wait) => match denial_to_queue(algorithm, state, now, cost, max_wait) {
+                Some(denial) => (denial, false),
+                None => (algorithm.check(state, now, cost), cost > 0),
+            },
+            Action::Deny => {
+                let mut denial = algorithm.peek(state, now, cost);
+                if denial.is_allowed() {
+                    let reset = Nanos::from(denial.reset_after()).0;
+                    denial = Decision::deny(denial.limit(), 0, Some(0), reset);
+                }
+                let denial = algorithm.report(state, now, cost, true, denial);
+                (denial, cost > 0 && algorithm.counts_denials())
+            }
             Action::Peek => (algorithm.peek(state, now, cost), false),
             Action::Refund => {
                 algorithm.refund(state, now, cost, None);
@@ -488,6 +518,11 @@ impl Outcome {
         self.decision
     }
 
+    /// Returns the same outcome, with another decision.
+    pub(super) fn map(self, change: impl FnOnce(Decision) -> Decision) -> Self {
+        Self { decision: change(self.decision), ..self }
+    }
+
     /// Returns the time for which the call was charged: the key's time or, for a call that waits, the time of its
     /// admission.
     pub(super) fn charged_at(&self) -> Nanos {
@@ -503,6 +538,24 @@ impl Outcome {
     pub(super) fn was_used(&self) -> bool {
         self.was_used
     }
+}
+
+/// Returns the denial of a call that can be queued for at most `max_wait` nanoseconds. Counts nothing. The wait in the
+/// denial is that until the units of the call are available, even if a further denial would begin a lockout. Returns
+/// `None` if the call is not to be queued.
+fn denial_to_queue<A: StoredAlgorithm>(
+    algorithm: &A,
+    state: &mut A::State,
+    now: Nanos,
+    cost: u64,
+    max_wait: u64,
+) -> Option<Decision> {
+    let peeked = algorithm.peek(state, now, cost);
+    if peeked.is_allowed() || is_barred(&peeked) || peeked.never_fits() {
+        return None;
+    }
+    let wait = algorithm.ready_at(state, now, cost)?.saturating_since(now);
+    is_in_time(wait, max_wait).then(|| peeked.with_retry_after(Some(wait)))
 }
 
 /// Returns the time until the state is fresh, in nanoseconds.

@@ -264,6 +264,7 @@ impl RedisStore {
             name: self.parts.name(name),
             algorithm,
             max_debt: MAX_DEBT,
+            max_queued: None,
             fallback: None,
         }
     }

@@ -14,15 +14,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use dashmap::{DashMap, Entry};
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::calls::CountedCall;
 use super::error::RedisError;
 use super::link::Link;
 use tower_throttle::Decision;
-use tower_throttle::algorithm::QueueConfig;
+use tower_throttle::algorithm::{Algorithm, QueueConfig};
 use tower_throttle::clock::Nanos;
 use tower_throttle::limiter::Decided;
-use tower_throttle::store_support::{is_barred, with_queue_full};
+use tower_throttle::store_support::{default_max_queued, is_barred, with_queue_full};
 
 /// The time that each call has to ask before the call behind it does, in nanoseconds.
 const GRACE: u64 = 3_000_000;
@@ -30,9 +31,15 @@ const GRACE: u64 = 3_000_000;
 /// at most this time for each call ahead of it, in nanoseconds.
 const LOOK: u64 = 100_000_000;
 
-/// The queues of the keys for which calls of this process wait.
-#[derive(Debug, Default)]
-pub(super) struct WaitQueues(DashMap<Arc<str>, Arc<Mutex<WaitQueue>>>);
+/// The calls of this process that wait: the queues of their keys, and the places of all keys together.
+#[derive(Debug)]
+pub(super) struct WaitQueues {
+    queues: DashMap<Arc<str>, Arc<Mutex<WaitQueue>>>,
+    places: Semaphore,
+}
+
+/// A place among the calls of all keys that wait. Dropping it frees the place.
+pub(super) type TotalPlace<'a> = SemaphorePermit<'a>;
 
 /// The queue of a key.
 #[derive(Debug, Default)]
@@ -74,6 +81,7 @@ struct Place<'a> {
     key: &'a Arc<str>,
     queue: Arc<Mutex<WaitQueue>>,
     number: u64,
+    _total: TotalPlace<'a>,
 }
 
 /// A call that may wait in a queue of this process.
@@ -91,40 +99,44 @@ pub(super) struct QueuedCall<'a> {
 }
 
 impl QueuedCall<'_> {
-    /// Decides the call by `check`, which charges it, and which is called again when units may be available. `peek`
-    /// decides the call without charging it.
+    /// Decides the call by `check`, which charges it, and which is called again when units may be available. `check` gets
+    /// for how many nanoseconds the call can then be queued, and counts a denial only if that time is too short. `deny`
+    /// counts the denial of a call that finds no place, or that has waited too long, and returns how long the units of the
+    /// call are not available.
     ///
     /// A call that arrives while no call is queued is checked at once, and is queued only if it is denied. So calls
     /// that only await their trips are not queued, and share their trips. A call that arrives while others are queued
     /// is queued at once, so that it does not overtake them. Returns `None` if the limiter is closed while the call is
     /// queued.
-    pub(super) async fn until_decided<C, P>(
+    pub(super) async fn until_decided<C, D>(
         &self,
         call: &mut CountedCall<'_>,
-        check: impl Fn() -> C,
-        peek: impl Fn() -> P,
+        check: impl Fn(u64) -> C,
+        deny: impl Fn() -> D,
     ) -> Result<Option<Decided>, RedisError>
     where
         C: Future<Output = Result<Decided, RedisError>>,
-        P: Future<Output = Result<Decided, RedisError>>,
+        D: Future<Output = Result<Decided, RedisError>>,
     {
         let Self { queues, link, key, places, .. } = *self;
         let arrived = link.now();
         let latest = arrived.saturating_add(self.max_wait);
+        let time_left = || latest.saturating_since(link.now());
         let mut retry = None;
-        if !queues.0.contains_key(key) {
-            let decided = check().await?;
-            retry = self.retry(decided.decision(), latest);
+        if !queues.queues.contains_key(key) {
+            let left = time_left();
+            let decided = check(left).await?;
+            retry = self.retry(decided.decision(), left, latest);
             if retry.is_none() {
                 return Ok(Some(decided));
             }
         }
         let Some(place) = queues.join(link, key, places, retry) else {
-            let peeked = peek().await?;
-            let is_in_time =
-                peeked.decision().is_allowed() || self.retry(peeked.decision(), latest).is_some();
-            return Ok(Some(with_decision(peeked, |peeked| {
-                if is_in_time { with_queue_full(denied_behind(peeked)) } else { denied_behind(peeked) }
+            let denied = deny().await?;
+            let is_in_time = denied.decision().is_allowed()
+                || self.retry(denied.decision(), time_left(), latest).is_some();
+            return Ok(Some(with_decision(denied, |denied| {
+                if is_in_time { with_queue_full(denied_behind(denied)) } else { denied_behind(denied) }
             })));
         };
         call.wait();
@@ -134,11 +146,12 @@ impl QueuedCall<'_> {
                 Some(true) => {}
                 Some(false) => {
                     drop(place);
-                    return Ok(Some(with_decision(peek().await?, denied_behind)));
+                    return Ok(Some(with_decision(deny().await?, denied_behind)));
                 }
             }
-            let decided = check().await?;
-            match self.retry(decided.decision(), latest) {
+            let left = time_left();
+            let decided = check(left).await?;
+            match self.retry(decided.decision(), left, latest) {
                 Some(retry) => place.answered(retry),
                 None => {
                     let waited = link.now().saturating_since(arrived);
@@ -150,26 +163,33 @@ impl QueuedCall<'_> {
         }
     }
 
-    /// Returns the time at which a call with this decision is checked again. Returns `None` if the call is allowed or
-    /// does not wait any longer.
-    fn retry(&self, decision: &Decision, latest: Nanos) -> Option<Nanos> {
+    /// Returns the time at which a call with this decision is checked again, at the latest `latest`. When the call was
+    /// checked, it could be queued for `left` nanoseconds. Returns `None` if the call is allowed or does not wait any
+    /// longer.
+    fn retry(&self, decision: &Decision, left: u64, latest: Nanos) -> Option<Nanos> {
         if decision.is_allowed() || is_barred(decision) || decision.never_fits() {
             return None;
         }
         let wait = decision.retry_after().map(|wait| Nanos::from(wait).0).or(self.unknown_wait)?;
-        Some(self.link.now().saturating_add(wait)).filter(|retry| *retry <= latest)
+        is_in_time(wait, left).then(|| self.link.now().saturating_add(wait).min(latest))
     }
 }
 
+/// Returns whether a call that must wait for `wait` nanoseconds can be queued, if it waits for at most `max_wait`. If this
+/// is zero, the call cannot be queued.
+pub(super) fn is_in_time(wait: u64, max_wait: u64) -> bool {
+    wait.max(1) <= max_wait
+}
+
 /// Returns the denial of a call that must not overtake the calls that are queued before it. The call is denied even if
-/// units are available. `peeked` is the decision without regard to the queued calls, so its wait is not that of the
-/// call. The wait is unknown, unless it does not depend on the queued calls.
-fn denied_behind(peeked: Decision) -> Decision {
-    if is_barred(&peeked) || peeked.never_fits() {
-        return peeked;
+/// units are available. `decision` was made without regard to the queued calls, so its wait is not that of the call. The
+/// wait is unknown, unless it does not depend on the queued calls.
+fn denied_behind(decision: Decision) -> Decision {
+    if is_barred(&decision) || decision.never_fits() {
+        return decision;
     }
-    let reset = Nanos::from(peeked.reset_after()).0;
-    Decision::deny(peeked.limit(), 0, None, reset).with_unknown_wait(true)
+    let reset = Nanos::from(decision.reset_after()).0;
+    Decision::deny(decision.limit(), 0, None, reset).with_unknown_wait(true)
 }
 
 /// Returns the same result of a call, with another decision.
@@ -179,6 +199,23 @@ fn with_decision(decided: Decided, change: impl FnOnce(Decision) -> Decision) ->
 }
 
 impl WaitQueues {
+    /// Creates the queues of a limiter, in which at most `max_queued` calls of all keys together wait.
+    pub(super) fn new(algorithm: &impl Algorithm, max_queued: Option<usize>) -> Self {
+        let default = || usize::try_from(default_max_queued(algorithm)).unwrap_or(usize::MAX);
+        let places = max_queued.unwrap_or_else(default).min(Semaphore::MAX_PERMITS);
+        Self { queues: DashMap::new(), places: Semaphore::new(places) }
+    }
+
+    /// Takes a place for a call that waits. Returns `None` if as many calls as allowed wait already.
+    pub(super) fn total_place(&self) -> Option<TotalPlace<'_>> {
+        self.places.try_acquire().ok()
+    }
+
+    /// Returns whether as many calls as allowed wait.
+    pub(super) fn is_full(&self) -> bool {
+        self.places.available_permits() == 0
+    }
+
     /// Returns a call that may wait in the queue of its key. The queue has at least one place. `max_wait` and
     /// `unknown_wait` are in nanoseconds. `unknown_wait` is the time after which the call asks again if its denial does
     /// not tell the wait. With `None`, such a call does not wait.
@@ -195,8 +232,8 @@ impl WaitQueues {
         QueuedCall { queues: self, link, key, places, max_wait, unknown_wait }
     }
 
-    /// Adds a place to the queue of a key, unless the queue has as many as `places`. The first question of a new queue
-    /// is due at `retry`, or at once.
+    /// Adds a place to the queue of a key, unless the queue has as many as `places`, or all keys together have as many as
+    /// allowed. The first question of a new queue is due at `retry`, or at once.
     fn join<'a>(
         &'a self,
         link: &'a Link,
@@ -204,7 +241,8 @@ impl WaitQueues {
         places: u64,
         retry: Option<Nanos>,
     ) -> Option<Place<'a>> {
-        let entry = self.0.entry(Arc::clone(key)).or_default();
+        let total = self.total_place()?;
+        let entry = self.queues.entry(Arc::clone(key)).or_default();
         let mut queue = lock(&entry);
         if queue.len >= places {
             return None;
@@ -217,7 +255,7 @@ impl WaitQueues {
         queue.next_number += 1;
         drop(queue);
         let queue = Arc::clone(&entry);
-        Some(Place { queues: self, link, key, queue, number })
+        Some(Place { queues: self, link, key, queue, number, _total: total })
     }
 }
 
@@ -254,7 +292,7 @@ impl Drop for Place<'_> {
     fn drop(&mut self) {
         let now = self.link.now();
         // Places are added only while the entry is locked, as it is here.
-        let Entry::Occupied(entry) = self.queues.0.entry(Arc::clone(self.key)) else { return };
+        let Entry::Occupied(entry) = self.queues.queues.entry(Arc::clone(self.key)) else { return };
         let mut queue = lock(&self.queue);
         let (to_wake, _waker) = queue.leave(self.number, now);
         let is_empty = queue.len == 0;

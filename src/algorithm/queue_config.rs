@@ -63,7 +63,8 @@ pub enum QueueOverflow {
     #[default]
     RejectNew,
     /// The call that has waited longest. Choose this if new requests matter more than old ones, whose callers may be
-    /// gone. The `retry_after` of the denied call is the time until the call could be queued in a free place.
+    /// gone. The `retry_after` of the denied call is the time until the call could be queued in a free place. A limiter in
+    /// Redis cannot drop calls that wait, and is not built with this.
     DropOldest,
 }
 

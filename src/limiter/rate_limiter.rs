@@ -866,7 +866,7 @@ fn warn_of_total(algorithm: &impl Algorithm, limiter: Option<&str>) {
 }
 
 /// Returns the configured places of a queue, but at least `DEFAULT_MAX_QUEUED`.
-pub(super) fn default_max_queued(algorithm: &impl Algorithm) -> u64 {
+pub fn default_max_queued(algorithm: &impl Algorithm) -> u64 {
     let min = DEFAULT_MAX_QUEUED as u64;
     let chosen = algorithm.queue_config().and_then(|queue| queue.explicit_places());
     chosen.map_or(min, |places| places.max(min))

@@ -133,6 +133,7 @@ pub struct RedisLeasesBuilder {
     pub(super) name: Name,
     pub(super) algorithm: TokenBucket,
     pub(super) units: u64,
+    pub(super) max_queued: Option<usize>,
     pub(super) has_fallback: bool,
 }
 
@@ -245,9 +246,10 @@ impl RedisLeasesBuilder {
     /// # Errors
     ///
     /// Returns an error if the name is empty, if another limiter of the store has the same name, but another quota or
-    /// no leases, if a fallback was set, if a lease has 0 units, or if the bucket needs numbers above 2^53.
+    /// no leases, if a fallback was set, if a lease has 0 units, if the queue drops the oldest call when it is full, or if
+    /// the bucket needs numbers above 2^53.
     pub fn build(self) -> Result<RedisLeases, RedisError> {
-        let Self { store, name, algorithm, units, has_fallback } = self;
+        let Self { store, name, algorithm, units, max_queued, has_fallback } = self;
         let config = |detail| Err(RedisError::new(RedisErrorKind::Config, detail));
         if units == 0 {
             return config("a lease has at least one unit: `lease(1)`");
@@ -275,12 +277,12 @@ impl RedisLeasesBuilder {
             calls: Calls::new(name.as_str()),
             name: name.register(&kind, &format!("{prefix}, with leases"), words)?,
             info,
+            queues: WaitQueues::new(&algorithm, max_queued),
             algorithm,
             rules: Rules { bucket, units, remember, is_brief: false },
             script: LeaseScript::new(source, bucket, prefix),
             held: DashMap::new(),
             names: Arc::new(LeaseNames::new()),
-            queues: WaitQueues::default(),
             is_dropped: AtomicBool::new(false),
         };
         Ok(RedisLeases { owner: Arc::new(Owner(Arc::new(shared))) })
@@ -451,7 +453,7 @@ impl SharedLeases {
         let config = self.algorithm.queue_config().filter(|config| cost > 0 && config.places() > 0);
         let Some(config) = config else { return self.check(key, cost).await };
         let queued = self.queues.call(self.links.any(), key, &config, request.max_wait(), Some(UNKNOWN_WAIT));
-        let decided = queued.until_decided(call, || self.check(key, cost), || self.peek(key, cost)).await?;
+        let decided = queued.until_decided(call, |_| self.check(key, cost), || self.peek(key, cost)).await?;
         Ok(decided.unwrap_or_else(|| Decided::new(closed(&self.algorithm), Reservation::default())))
     }
 }

@@ -93,6 +93,9 @@ const LEASES: (Duration, Duration) = (Duration::from_millis(100), Duration::from
 /// last renewal. If the server has lost its data, the permits are lost when they would be renewed, and waiters are
 /// queued again, or denied if the queue is full.
 ///
+/// While processes have different limits for a key, as during a deployment, each call gets its permit by the limit of its
+/// own process, and calls wait in one queue.
+///
 /// When a permit is free, the first waiter gets it. The server sends a message to the process of this waiter, on a
 /// connection that each process opens when a call first waits. Messages may be lost. So for each key, each process also
 /// asks the server about the first of its own waiters. It asks at least once a second if at most three calls are ahead

@@ -794,12 +794,12 @@ impl PollSchedule {
 /// |---|---|
 /// | `s` | the prefix, the units that are held, the number of waiters, the tickets of the first waiter and of the next one, a time before which no record expires, the longest lease, and the last fencing token |
 /// | `r` and a name | `h` if the record holds a permit, `w` if it waits; its units, the time at which it expires, its lease, and its fencing token or ticket |
-/// | `q` and a ticket | the name of the waiter that has this ticket |
+/// | `q` and a ticket | the name of the waiter that has this ticket, and the limit of its process |
 ///
 /// Each trip of a process renews some of its records. A record that was not renewed for the time of its lease expires.
 /// If the clock was set back so far that no record would expire within the longest lease, the remaining time of each
 /// record is lowered to the record's lease. Expired records are removed. Then permits are handed over to the first
-/// waiters, and a message is sent to the process of each of these waiters. A record that is given a permit in this way
+/// waiters, each by the limit of its own process, and a message is sent to the process of each of these waiters. A record that is given a permit in this way
 /// keeps the time at which it expires. A script skips at most 2,000 tickets of waiters that have left the queue, so
 /// that it does not block the server. The next script continues there.
 ///
@@ -868,10 +868,10 @@ local function hand_over()
   local free = 2000
   while waiting > 0 and head < tail do
     local place = string.format('q%d', head)
-    local name = c('HGET', KEYS[1], place)
+    local name, most = string.match(c('HGET', KEYS[1], place) or '', '^(.+) (%d+)$')
     local state, units, ends, of
     if name then state, units, ends, of = read(name) end
-    if state == 'w' and held > 0 and held + units > limit then return end
+    if state == 'w' and held > 0 and held + units > most + 0 then return end
     if name then c('HDEL', KEYS[1], place) end
     if state == 'w' then
       waiting = waiting - 1
@@ -906,7 +906,7 @@ for kind, number, units in string.gmatch(ARGV[7], '([kqt])(%d+):(%d+)') do
       state, mark = 'h', fence
     elseif kind == 'q' and waiting < places and units <= limit then
       state, mark = 'w', tail
-      c('HSET', KEYS[1], string.format('q%d', tail), name)
+      c('HSET', KEYS[1], string.format('q%d', tail), string.format('%s %d', name, limit))
       waiting, tail = waiting + 1, tail + 1
       write(name, state, units, now + lease, lease, mark)
     end

@@ -3,8 +3,8 @@ use crate::tests::{value, values_of_others};
 use std::time::Duration;
 use tower_throttle::Quota;
 use tower_throttle::algorithm::{
-    Algorithm, FixedWindow, LeakyBucket, SlidingCounter, SlidingLog, SlidingWindow, Smooth, Tiered,
-    TokenBucket,
+    Algorithm, FixedWindow, LeakyBucket, QueueOverflow, SlidingCounter, SlidingLog, SlidingWindow, Smooth,
+    Tiered, TokenBucket,
 };
 
 const MINUTE: u64 = 60_000_000_000;
@@ -134,6 +134,7 @@ fn long_logs_cannot_be_kept() {
 async fn what_redis_cannot_keep_is_not_built_and_the_error_says_what_to_change() {
     let store = crate::store::RedisStore::builder("redis://127.0.0.1:1").connect_lazily().unwrap();
     let quota = Quota::per_minute(101);
+    let bucket = || TokenBucket::new(quota).queue(5);
     let errors = [
         store.limiter("a", SlidingLog::new(quota)).build().map(drop),
         store.limiter("b", SlidingWindow::new(quota).priority(20)).build().map(drop),
@@ -141,13 +142,23 @@ async fn what_redis_cannot_keep_is_not_built_and_the_error_says_what_to_change()
             .limiter("c", TokenBucket::new(Quota::per(u64::MAX, Duration::from_secs(1)).unwrap()))
             .build()
             .map(drop),
+        store.limiter("d", LeakyBucket::new(quota).overflow(QueueOverflow::DropOldest)).build().map(drop),
+        store.limiter("e", bucket().overflow(QueueOverflow::DropOldest)).lease(2).build().map(drop),
     ];
     let texts = errors.map(|error| error.unwrap_err().to_string());
-    for (text, change) in
-        texts.iter().zip(["take a SlidingWindow", "remove `.priority(..)`", "give a lower rate"])
-    {
+    let changes = [
+        "take a SlidingWindow",
+        "remove `.priority(..)`",
+        "give a lower rate",
+        "remove `.overflow(..)`",
+        "remove `.overflow(..)`",
+    ];
+    for (text, change) in texts.iter().zip(changes) {
         assert!(text.contains(change), "{text}");
     }
+    let limiter = store.limiter("f", bucket()).build().unwrap();
+    limiter.replace(bucket().overflow(QueueOverflow::DropOldest));
+    assert_eq!(limiter.algorithm(), bucket());
     assert!(store.limiter("a", SlidingLog::new(Quota::per_minute(100))).build().is_ok());
 }
 
@@ -216,7 +227,33 @@ fn what_the_smaller_quota_cannot_hold_is_not_lost() {
         assert!(machines.admits(0, 100));
         machines.call(1, action, 1);
         let left = machines.call(0, Action::Peek, 1).decision.remaining();
-        assert!(left <= u64::from(action == Action::Refund), "{action:?}: {left} of 100");
+        assert_eq!(left, 0, "{action:?}: {left} of 100");
+    }
+}
+
+/// The smaller quota could not be charged all units of the call, and is not given back what others were charged.
+#[test]
+fn what_is_given_back_is_given_back_to_the_quota_of_the_machine_only() {
+    let bucket = |burst| TokenBucket::new(Quota::per_hour(1).burst(burst)).queue(5);
+    for charge in [Action::Check, Action::Reserve(0)] {
+        let mut machines = Machines::new([bucket(100), bucket(10)]);
+        assert!(machines.admits(1, 1));
+        let charged = machines.call(0, charge, 50);
+        let undo = match charged.mark {
+            Some(mark) => vec![Action::GiveBack(mark)],
+            None => vec![
+                Action::Refund,
+                Action::Undo(charged.charged_at),
+                Action::RefundSettled(charged.charged_at, 50),
+            ],
+        };
+        let value = machines.value.clone();
+        for action in undo {
+            machines.value.clone_from(&value);
+            machines.call(0, action, 50);
+            let [own, other] = [0, 1].map(|machine| machines.call(machine, Action::Peek, 1).decision);
+            assert_eq!((own.remaining(), other.remaining()), (99, 0), "{action:?}");
+        }
     }
 }
 

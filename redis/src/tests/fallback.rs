@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::faults::swaps;
+use super::flights::settle;
 use super::staged::{Mode, Staged};
 use crate::limiter::RedisLimiter;
 use tower_throttle::Quota;
@@ -65,6 +66,31 @@ async fn a_fallback_knows_a_key_by_its_text_without_the_kind() {
     assert_eq!(left(), 13);
     limiter.reset("a").await.unwrap();
     assert_eq!((left(), local.len()), (20, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_time_that_a_call_has_waited_for_redis_counts_in_the_fallback() {
+    const SECOND: Duration = Duration::from_secs(1);
+    let window = || FixedWindow::new(Quota::per(1, 10 * SECOND).unwrap()).queue(5);
+    for (max_wait, is_admitted) in [(15, false), (17, true)] {
+        for is_of_call in [true, false] {
+            let server = Staged::new();
+            let local = if is_of_call { window() } else { window().max_wait(max_wait * SECOND) };
+            let local = RateLimiter::new(local);
+            let limiter = with_fallback(&server, window(), local.clone());
+            assert!(limiter.check("a").await.unwrap().is_allowed());
+            let call = limiter.call("a");
+            let call = if is_of_call { call.max_wait(max_wait * SECOND) } else { call };
+            let waiting = tokio::spawn(call.acquire());
+            settle().await;
+            tokio::time::advance(6 * SECOND).await;
+            // The fallback can admit the call 16 seconds after its arrival.
+            assert!(local.check("throttle:{a}:test").is_allowed());
+            server.set(Mode::Fail("OOM command not allowed when used memory > 'maxmemory'."));
+            let decision = waiting.await.unwrap().unwrap();
+            assert_eq!(decision.is_allowed(), is_admitted, "{max_wait}, {is_of_call}: {decision:?}");
+        }
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -2,9 +2,10 @@
 
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use tokio::task::{JoinHandle, yield_now};
+use tokio::task::{JoinHandle, JoinSet, yield_now};
+use tokio::time::timeout;
 use tower::{Layer, ServiceExt, service_fn};
 use tower_throttle::algorithm::{FixedWindow, LeakyBucket, Lockout, StoredAlgorithm, Tiered, TokenBucket};
 use tower_throttle::key::Global;
@@ -17,6 +18,7 @@ use crate::support::redis_server::RedisServer;
 
 const HOUR: Quota = Quota::per_hour(1);
 const NONE: [&str; 0] = [];
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Returns the reasons that a decision states.
 fn reasons(decision: &Decision) -> Vec<&'static str> {
@@ -104,6 +106,69 @@ async fn a_denial_says_that_the_queue_is_full() {
     let bucket = TokenBucket::new(HOUR).queue(1);
     assert_fills!(store.limiter("leased", bucket).lease(1).build().unwrap(), 1);
     assert_fills!(permits(&store, 1), 1);
+}
+
+#[tokio::test]
+async fn as_many_calls_wait_as_all_keys_together_may() {
+    let server = RedisServer::start();
+    let store = connect(&server).await;
+    macro_rules! assert_bounded {
+        ($limiter:expr) => {{
+            let limiter = $limiter.build().unwrap();
+            for key in ["a", "b"] {
+                assert!(limiter.check(key).await.unwrap().is_allowed());
+            }
+            let until_queued = async |calls| {
+                while limiter.stats().calls.queued < calls {
+                    yield_now().await;
+                }
+            };
+            let first = tokio::spawn(limiter.acquire("a"));
+            until_queued(1).await;
+            let denied = timeout(PATIENCE, limiter.acquire("b")).await.expect("it finds no place").unwrap();
+            assert_eq!(reasons(&denied), ["queue full"], "{denied:?}");
+            assert!(!first.is_finished());
+            first.abort();
+            assert!(first.await.is_err());
+            let next = tokio::spawn(limiter.acquire("b"));
+            until_queued(2).await;
+            next.abort();
+        }};
+    }
+    assert_bounded!(store.limiter("leaky", LeakyBucket::new(HOUR).queue(5)).max_queued(1));
+    assert_bounded!(store.limiter("bucket", TokenBucket::new(HOUR)).max_queued(1));
+    assert_bounded!(store.limiter("window", FixedWindow::new(HOUR)).max_queued(1));
+    assert_bounded!(store.limiter("tiers", Tiered::new(FixedWindow::new(HOUR))).max_queued(1));
+    assert_bounded!(store.limiter("leased", TokenBucket::new(HOUR)).max_queued(1).lease(1));
+}
+
+/// A bucket charges a call before it is known whether the call finds a place.
+#[tokio::test]
+async fn a_call_that_finds_no_place_gives_its_units_back() {
+    let server = RedisServer::start();
+    let store = connect(&server).await;
+    let limiter = store.limiter("leaky", LeakyBucket::new(HOUR).queue(5)).max_queued(1).build().unwrap();
+    let mut calls = JoinSet::new();
+    for key in ["a", "b"] {
+        assert!(limiter.check(key).await.unwrap().is_allowed());
+    }
+    for key in ["a", "b"] {
+        let call = limiter.acquire(key);
+        calls.spawn(async move { (key, call.await.unwrap()) });
+    }
+    let ended = timeout(PATIENCE, calls.join_next()).await.expect("one finds no place");
+    let (key, denied) = ended.unwrap().unwrap();
+    assert_eq!(reasons(&denied), ["queue full"], "{denied:?}");
+    let wait = denied.retry_after().unwrap();
+    assert!(wait <= HOUR.period() && denied.reset_after() > wait, "{denied:?}");
+    let patience = Instant::now();
+    while limiter.peek(key).await.unwrap().reset_after() > HOUR.period() {
+        assert!(patience.elapsed() < PATIENCE, "it is not given back");
+    }
+    let brief = limiter.call(key).max_wait(Duration::from_secs(1)).acquire().await.unwrap();
+    assert_eq!(reasons(&brief), NONE, "it would not wait");
+    assert_eq!(reasons(&limiter.acquire(key).await.unwrap()), ["queue full"]);
+    assert_eq!(limiter.stats().calls.queue_full, 2);
 }
 
 #[tokio::test]

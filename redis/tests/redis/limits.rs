@@ -54,6 +54,23 @@ async fn a_reset_says_whether_any_quota_was_used() -> Result<(), RedisError> {
     Ok(())
 }
 
+/// The end of the delay is beyond the times that the server can keep.
+#[tokio::test]
+async fn a_debt_for_ever_is_read_by_a_process_with_another_quota() -> Result<(), RedisError> {
+    let server = RedisServer::start();
+    let bucket = |limit| LeakyBucket::new(Quota::per_hour(limit));
+    let (one, other) = (connect(&server).await, connect(&server).await);
+    let (one, other) = (build(&one, "login", bucket(1)), build(&other, "login", bucket(2)));
+    one.charge("a", u64::MAX).await?;
+    for _ in 0..2 {
+        for limiter in [&other, &one] {
+            assert!(!limiter.check("a").await?.is_allowed());
+        }
+    }
+    assert!(other.reset("a").await? && other.check("a").await?.is_allowed());
+    Ok(())
+}
+
 /// A new key counts as idle since the Unix epoch, so its bucket is full even if the bucket starts empty. A refund adds
 /// nothing to such a bucket, and neither does it after a denied call.
 #[tokio::test]
@@ -134,6 +151,30 @@ async fn a_replaced_quota_keeps_what_was_used_also_for_another_process() -> Resu
     one.replace(small);
     assert_eq!(one.check("a").await?.remaining(), 0);
     assert!(!two.check("a").await?.is_allowed());
+    Ok(())
+}
+
+/// It is not known how many units of a call the smaller quota was charged.
+#[tokio::test]
+async fn what_one_process_gives_back_is_not_given_back_to_the_smaller_quota_of_another()
+-> Result<(), RedisError> {
+    let server = RedisServer::start();
+    let stores = [connect(&server).await, connect(&server).await];
+    let window = |limit| FixedWindow::new(Quota::per_hour(limit));
+    let (large, small) = (build(&stores[0], "x", window(100)), build(&stores[1], "x", window(10)));
+    for key in ["refund", "settlement"] {
+        assert!(small.check(key).await?.is_allowed());
+        let charged = large.call(key).cost(50).reserve().await?.unwrap();
+        assert_eq!(small.peek(key).await?.remaining(), 0);
+        if key == "refund" {
+            large.refund(key, 50).await?;
+        } else {
+            charged.settle(0);
+            assert_eq!(stores[0].flush(Duration::from_secs(10)).await, 0);
+        }
+        assert_eq!(large.peek(key).await?.remaining(), 99, "{key}");
+        assert_eq!(small.peek(key).await?.remaining(), 0, "{key}");
+    }
     Ok(())
 }
 

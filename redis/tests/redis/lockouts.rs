@@ -69,6 +69,26 @@ async fn a_process_with_another_quota_sees_the_lockout() {
     assert!(one.check("key").await.unwrap().is_allowed() && other.check("key").await.unwrap().is_allowed());
 }
 
+/// The end of the lockout is beyond the times that the server can keep.
+#[tokio::test]
+async fn a_lockout_for_ever_is_read_by_a_process_with_another_quota_and_lifted() {
+    let server = RedisServer::start();
+    let (one, other) = (limiter(&server, 5, 3).await, limiter(&server, 50, 30).await);
+    assert!(one.lock_out("key", Duration::MAX).await.unwrap());
+    for _ in 0..2 {
+        for limiter in [&other, &one] {
+            let denied = limiter.check("key").await.unwrap();
+            assert!(denied.is_locked_out(), "{denied:?}");
+        }
+    }
+    assert!(one.reset("key").await.unwrap());
+    assert!(other.check("key").await.unwrap().is_allowed() && one.check("key").await.unwrap().is_allowed());
+    assert!(other.lock_out("key", Duration::MAX).await.unwrap());
+    assert!(one.check("key").await.unwrap().is_locked_out());
+    assert!(one.lift_lockout("key").await.unwrap());
+    assert!(other.check("key").await.unwrap().is_allowed());
+}
+
 #[tokio::test]
 async fn no_call_that_is_decided_meanwhile_is_lost() {
     let server = RedisServer::start();
@@ -90,7 +110,7 @@ async fn no_call_that_is_decided_meanwhile_is_lost() {
 async fn a_call_that_waits_is_denied_in_its_turn() {
     let server = RedisServer::start();
     let quota = Quota::per(1, Duration::from_secs(1)).unwrap();
-    let rule = FixedWindow::new(quota).queue(9).block_for(HOUR).after(100);
+    let rule = FixedWindow::new(quota).queue(9).block_for(HOUR).after(1);
     let limiter = connect(&server).await.limiter("paced", rule).build().unwrap();
     assert!(limiter.check("key").await.unwrap().is_allowed());
     let call = limiter.acquire("key");
@@ -100,6 +120,68 @@ async fn a_call_that_waits_is_denied_in_its_turn() {
     }
     assert!(limiter.lock_out("key", HOUR).await.unwrap());
     assert!(waiting.await.unwrap().is_locked_out());
+}
+
+/// A call that waits is not denied, however few denials begin a lockout.
+#[tokio::test]
+async fn waiting_is_no_denial() {
+    let server = RedisServer::start();
+    let quota = Quota::per(1, Duration::from_secs(1)).unwrap();
+    let store = connect(&server).await;
+    let mut calls = JoinSet::new();
+    for after in [1, 3] {
+        let rule = FixedWindow::new(quota).queue(9).block_for(HOUR).after(after);
+        let limiter = store.limiter(&format!("paced {after}"), rule).build().unwrap();
+        for _ in 0..4 {
+            calls.spawn(limiter.acquire("key"));
+        }
+    }
+    for decision in calls.join_all().await {
+        let decision = decision.unwrap();
+        assert!(decision.is_allowed() && decision.delay() < Duration::from_secs(10), "{decision:?}");
+    }
+}
+
+/// Returns a limiter of one call an hour, for which a call waits. The second denial begins a lockout.
+async fn with_waiter(
+    store: &RedisStore,
+    name: &str,
+    places: u64,
+) -> (RedisLimiter<Lockout<FixedWindow>>, JoinSet<()>) {
+    let rule = FixedWindow::new(Quota::per_hour(1)).queue(places).block_for(24 * HOUR).after(2);
+    let limiter = store.limiter(name, rule).build().unwrap();
+    assert!(limiter.check("key").await.unwrap().is_allowed());
+    let mut waiting = JoinSet::new();
+    let call = limiter.acquire("key");
+    waiting.spawn(async move { drop(call.await) });
+    while limiter.stats().calls.queued == 0 {
+        yield_now().await;
+    }
+    (limiter, waiting)
+}
+
+#[tokio::test]
+async fn a_call_that_is_refused_although_it_would_wait_is_counted() {
+    let server = RedisServer::start();
+    let store = connect(&server).await;
+    let second = Duration::from_secs(1);
+    let locked_out = async |limiter: &RedisLimiter<_>, max_wait: Duration| {
+        limiter.call("key").max_wait(max_wait).acquire().await.unwrap().is_locked_out()
+    };
+
+    let (limiter, _waiting) = with_waiter(&store, "full", 1).await;
+    assert!(!locked_out(&limiter, Duration::MAX).await);
+    assert!(locked_out(&limiter, Duration::MAX).await, "the second that finds no place");
+
+    let (limiter, _waiting) = with_waiter(&store, "behind", 9).await;
+    assert!(!locked_out(&limiter, second / 10).await);
+    assert!(locked_out(&limiter, second / 10).await, "the second that has waited too long");
+
+    let rule = FixedWindow::new(Quota::per_hour(1)).queue(9).block_for(24 * HOUR).after(2);
+    let limiter = store.limiter("brief", rule).build().unwrap();
+    assert!(limiter.check("key").await.unwrap().is_allowed());
+    assert!(!locked_out(&limiter, second).await);
+    assert!(locked_out(&limiter, second).await, "the second that may not wait for so long");
 }
 
 #[tokio::test]

@@ -45,11 +45,17 @@ pub(crate) async fn two(
 
 /// Returns the number of calls that are queued.
 pub(crate) fn waiting(server: &mut Connection) -> u64 {
+    held_and_waiting(server).1
+}
+
+/// Returns the number of units that are held, and the number of calls that are queued.
+fn held_and_waiting(server: &mut Connection) -> (u64, u64) {
     let numbers = match server.call(&["HGET", "throttle:{a}:exports:p", "s"]) {
         Reply::Text(text) => String::from_utf8(text).unwrap(),
-        _ => return 0,
+        _ => return (0, 0),
     };
-    numbers.split(' ').nth(3).unwrap().parse().unwrap()
+    let number = |index| numbers.split(' ').nth(index).unwrap().parse().unwrap();
+    (number(2), number(3))
 }
 
 pub(crate) async fn acquire(limiter: &RedisPermits) -> Permit {
@@ -99,6 +105,42 @@ async fn processes_share_permits_and_hand_them_over() {
     drop((second, third));
     until_left(&one, 2).await;
     assert!(matches!(server.call(&["PTTL", "throttle:{a}:exports:p"]), Reply::Integer(1..=20_001)));
+}
+
+/// As during a deployment that changes the limit.
+#[tokio::test]
+async fn a_waiter_gets_its_permit_by_the_limit_of_its_own_process() {
+    let server = RedisServer::start();
+    let lease = Duration::from_secs(20);
+    let mut limiters = Vec::new();
+    for limit in [1, 3] {
+        limiters.push(limiter(&leasing(&server.url(), lease).connect().await.unwrap(), lease, limit));
+    }
+    let (small, large) = (&limiters[0], &limiters[1]);
+    let held = [acquire(large).await, acquire(large).await];
+    let next = begin_to_wait(small, &server).await;
+    let mut side = server.connect();
+    // Each of these calls makes a trip of the process with the larger limit.
+    for _ in 0..3 {
+        assert!(
+            large.try_acquire_permit("a").await.unwrap().is_err(),
+            "no call overtakes the one that waits"
+        );
+    }
+    assert_eq!(held_and_waiting(&mut side), (2, 1));
+    let [first, second] = held;
+    drop(first);
+    while held_and_waiting(&mut side).0 > 1 {
+        sleep(MS).await;
+    }
+    assert!(large.try_acquire_permit("a").await.unwrap().is_err());
+    assert_eq!(held_and_waiting(&mut side), (1, 1), "the second call of a process with a limit of one");
+    drop(second);
+    let third = next.await.unwrap();
+    assert_eq!(held_and_waiting(&mut side), (1, 0));
+    let others = [acquire(large).await, acquire(large).await];
+    drop((third, others));
+    until_left(large, 3).await;
 }
 
 #[tokio::test]

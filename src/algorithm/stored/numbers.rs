@@ -31,9 +31,9 @@ impl StateWriter {
         }
     }
 
-    /// Writes an instant in microseconds, rounded up.
+    /// Writes an instant in microseconds, rounded up, unless no later one can be read.
     pub fn instant(&mut self, instant: Nanos) {
-        self.number(instant.0.div_ceil(1_000));
+        self.number(instant.0.div_ceil(1_000).min(u64::MAX / 1_000));
     }
 
     /// Writes a word, which must contain no zero byte.
@@ -199,6 +199,22 @@ mod tests {
             None,
             "beyond the end of time"
         );
+    }
+
+    #[test]
+    fn each_instant_that_is_written_can_be_read() {
+        for (written, read) in [
+            (0, 0),
+            (1, 1_000),
+            (1_000, 1_000),
+            (1_001, 2_000),
+            (u64::MAX - 615, u64::MAX - 615),
+            (u64::MAX, u64::MAX - 615),
+        ] {
+            let mut numbers = StateWriter::default();
+            numbers.instant(Nanos(written));
+            assert_eq!(StateReader::new(numbers.as_bytes()).instant(), Some(Nanos(read)), "{written}");
+        }
     }
 
     #[test]

@@ -1,10 +1,12 @@
 //! Joined limits queue requests, give back cancelled ones, and settle those that were admitted.
 
+use std::pin::pin;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::Response;
 use http_body_util::Full;
+use tokio::time::timeout;
 use tower::{Layer, ServiceExt, service_fn};
 use tower_throttle::algorithm::{FixedWindow, LeakyBucket};
 use tower_throttle::key::{Global, StoreKey, from_fn};
@@ -24,7 +26,7 @@ async fn a_bucket_queues_requests_and_a_cancelled_one_gives_all_back() {
     let app = app!(layer.clone());
     let start = std::time::Instant::now();
     assert_eq!(status(&app, "a").await, 200);
-    let cancelled = tokio::time::timeout(Duration::from_millis(100), status(&app, "a")).await;
+    let cancelled = timeout(Duration::from_millis(100), status(&app, "a")).await;
     assert!(cancelled.is_err(), "it is queued");
     let left = async || window.peek(&StoreKey::Key(())).await.unwrap().remaining();
     let patience = std::time::Instant::now();
@@ -43,6 +45,29 @@ async fn a_bucket_queues_requests_and_a_cancelled_one_gives_all_back() {
             .and(each!(store, bucket()))
     );
     assert_eq!(status(&app, "b").await, 503);
+}
+
+#[tokio::test]
+async fn queued_requests_take_places_of_all_keys_together() {
+    let server = RedisServer::start();
+    let store = connect(&server).await;
+    let bucket = LeakyBucket::new(Quota::per_hour(1)).queue(5);
+    let each = store.limiter("each", bucket).max_queued(1).build().unwrap();
+    let layer = RateLimitLayer::with_limiter(from_fn(key_of), each.clone()).name("each");
+    let layer = layer.and(all!(store, FixedWindow::new(day(10))));
+    let app = app!(layer.clone());
+    assert_eq!([status(&app, "a").await, status(&app, "b").await], [200, 200]);
+    let key = |key: &str| StoreKey::Key(key.to_owned());
+    let mut waiting = pin!(status(&app, "a"));
+    let begins = Duration::from_millis(50);
+    while each.peek(&key("a")).await.unwrap().reset_after() <= Duration::from_secs(3_600) {
+        assert!(timeout(begins, &mut waiting).await.is_err(), "it is queued");
+    }
+    assert!(timeout(begins, &mut waiting).await.is_err(), "it is queued");
+    assert_eq!(status(&app, "b").await, 429);
+    assert!(each.acquire(&key("b")).await.unwrap().is_queue_full());
+    let calls = &layer.stats()[0].calls;
+    assert_eq!((calls.admitted, calls.queue_full), (2, 1));
 }
 
 #[tokio::test]

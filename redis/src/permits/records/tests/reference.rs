@@ -8,8 +8,8 @@ use super::super::{Arguments, Found, Kind, Operation, Outcome};
 #[derive(Clone, Debug, Default)]
 pub(super) struct Permits {
     pub(super) records: BTreeMap<String, Record>,
-    /// The waiters in order.
-    queue: VecDeque<String>,
+    /// The waiters in order, each with the limit of its process.
+    queue: VecDeque<(String, u64)>,
     first: u64,
     longest: u64,
     pub(super) fence: u64,
@@ -41,7 +41,7 @@ impl Permits {
 
     fn remove(&mut self, name: &str) {
         self.records.remove(name);
-        self.queue.retain(|waiter| waiter != name);
+        self.queue.retain(|(waiter, _)| waiter != name);
     }
 
     /// Removes the records that have expired.
@@ -65,9 +65,9 @@ impl Permits {
     }
 
     /// Gives free permits to the first waiters.
-    fn hand_over(&mut self, limit: u64, now: u64) -> bool {
+    fn hand_over(&mut self, now: u64) -> bool {
         let mut has_changed = false;
-        while let Some(name) = self.queue.front().cloned() {
+        while let Some((name, limit)) = self.queue.front().cloned() {
             let record = self.records[&name].clone();
             if self.held() > 0 && self.held() + record.units > limit {
                 break;
@@ -96,7 +96,7 @@ impl Permits {
                 }
             }
         }
-        has_changed |= self.hand_over(*limit, now);
+        has_changed |= self.hand_over(now);
         let mut found = Vec::new();
         for Operation { kind, number, units } in operations.iter().filter(|one| one.kind != Kind::Leave) {
             let (name, units) = (name(*number), *units);
@@ -106,7 +106,7 @@ impl Permits {
                     self.grant(&name, record, now);
                     has_changed = true;
                 } else if *kind == Kind::Queue && (self.queue.len() as u64) < *places && units <= *limit {
-                    self.queue.push_back(name.clone());
+                    self.queue.push_back((name.clone(), *limit));
                     self.write(&name, record);
                     has_changed = true;
                 }
@@ -114,7 +114,7 @@ impl Permits {
             found.push(match self.records.get(&name) {
                 Some(Record { holds: true, fence, .. }) => Found::Holds { fence: *fence, held: self.held() },
                 Some(_) => {
-                    let ahead = self.queue.iter().position(|waiter| *waiter == name);
+                    let ahead = self.queue.iter().position(|(waiter, _)| *waiter == name);
                     Found::Waits(ahead.unwrap_or_default() as u64)
                 }
                 None => Found::None,
