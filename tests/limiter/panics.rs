@@ -292,6 +292,36 @@ fn a_new_key_whose_first_call_or_pause_makes_the_algorithm_panic_keeps_no_queue(
     }
 }
 
+/// A call that has panicked in a poll keeps its ticket until its future is dropped.
+#[test]
+fn the_drop_of_a_call_that_has_panicked_cancels_no_other_call() {
+    let clock = ManualClock::new();
+    let is_broken = Arc::new(AtomicBool::new(false));
+    let breaks = Arc::clone(&is_broken);
+    let own = OwnAlgorithm::new(Concurrency::per_key(1).max_wait(Duration::from_secs(1)), move |method| {
+        assert!(method != "peek" || !breaks.load(Ordering::SeqCst), "broken");
+    });
+    let limiter = limiter(own, &clock);
+    let permit = limiter.try_acquire_permit("key").unwrap();
+    let poll =
+        |call: &mut Pin<Box<AcquirePermit<_>>>| call.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    let mut late = Box::pin(limiter.acquire_permit("key"));
+    assert!(poll(&mut late).is_pending());
+    clock.advance(Duration::from_secs(1));
+    is_broken.store(true, Ordering::SeqCst);
+    assert!(catch_unwind(AssertUnwindSafe(|| poll(&mut late))).is_err());
+    is_broken.store(false, Ordering::SeqCst);
+    // The queue is removed, and the next call begins a new one.
+    assert!(limiter.try_acquire_permit("key").is_err());
+    let mut next = Box::pin(limiter.acquire_permit("key"));
+    assert!(poll(&mut next).is_pending());
+    drop(late);
+    assert!(poll(&mut next).is_pending());
+    assert_eq!(limiter.stats().store.waiting, 1);
+    drop(permit);
+    assert!(matches!(poll(&mut next), Poll::Ready(Ok(_))));
+}
+
 type Known = Arc<OnceLock<RateLimiter<OwnAlgorithm<Concurrency>>>>;
 
 /// Returns a limiter whose algorithm makes a call of the key when a copy of it is dropped while the flag is `true`. What an
