@@ -292,6 +292,27 @@ fn a_new_key_whose_first_call_or_pause_makes_the_algorithm_panic_keeps_no_queue(
     }
 }
 
+#[test]
+fn a_call_that_is_dropped_leaves_its_queue_though_the_algorithm_panics() {
+    for is_due in [false, true] {
+        let ends = |nth: usize| {
+            let clock = ManualClock::new();
+            let (limiter, left) = breaks_once(&clock);
+            let mut call = Box::pin(limiter.acquire("key"));
+            assert!(call.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+            clock.advance(Duration::from_secs(if is_due { 60 } else { 0 }));
+            left.store(nth, Ordering::SeqCst);
+            let dropped = catch_unwind(AssertUnwindSafe(|| drop(call)));
+            left.store(usize::MAX, Ordering::SeqCst);
+            assert_eq!(limiter.stats().store.waiting, 0, "method {nth}");
+            clock.advance(Duration::from_secs(60));
+            assert!(limiter.check("key").is_allowed(), "method {nth}");
+            dropped.is_ok()
+        };
+        assert!((0..100).any(ends), "each method panics once, until no call is left");
+    }
+}
+
 /// A call that has panicked in a poll keeps its ticket until its future is dropped.
 #[test]
 fn the_drop_of_a_call_that_has_panicked_cancels_no_other_call() {
