@@ -874,7 +874,7 @@ impl<A: StoredAlgorithm> Member for Part<A> {
     }
 
     fn algorithm(&self) -> Option<AnyAlgorithm> {
-        self.request.tier().cloned().map(|tier| Box::new(tier) as AnyAlgorithm)
+        self.request.tier().cloned().map(|tier| Arc::new(tier) as AnyAlgorithm)
     }
 
     fn fallback_part(&self) -> Option<JointRequest<'_>> {

@@ -18,6 +18,11 @@ pub const MAX_DEBT: u64 = 1 << 53;
 /// for any `now` and `cost`. A call of cost 0 must be allowed, and must not charge anything. Either all values of a
 /// type can [queue](Algorithm::queue_config) calls, or none can.
 ///
+/// Keys may be locked while a limiter calls the methods, and while it clones or drops the algorithm or a state. So none of
+/// these may use the limiter. If one of them panics nevertheless, the panic reaches the caller of the limiter, and later
+/// calls are decided. But it is not promised that what the call was charged until then is undone, by this limit or by
+/// those that are [joined](crate::middleware::RateLimitLayer::and) with it.
+///
 /// The eight required methods are enough to decide calls. [`queue_config`](Algorithm::queue_config) lets an algorithm
 /// queue calls as well. All other methods that limiters call are hidden: they are for algorithms that limit calls in
 /// progress, that have several limits, or that let a limiter do less work, and have defaults.

@@ -131,7 +131,7 @@ struct NewKey<'s, A: Algorithm> {
 impl<A: Algorithm> Drop for NewKey<'_, A> {
     fn drop(&mut self) {
         if let Some(rare) = &mut self.shard.rare {
-            rare.queues.remove(&self.id);
+            rare.remove_queue(self.id);
         }
     }
 }

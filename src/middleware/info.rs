@@ -241,14 +241,6 @@ impl PolicyInfo {
         if in_shadow { Ok(None) } else { Err(error) }
     }
 
-    /// Returns the shared key if a request whose key cannot be extracted is charged to this key. Neither counts nor
-    /// logs the error.
-    pub(super) fn without_key_uncounted<T>(&self, error: &KeyError) -> Option<StoreKey<T>> {
-        let is_shared =
-            self.settings.missing == MissingKey::Shared && !error.is_forbidden() && !error.is_of_client();
-        is_shared.then_some(StoreKey::Missing)
-    }
-
     /// Counts and logs a denial in shadow mode.
     #[cold]
     pub(super) fn record_shadow_denial(&self, denial: &Decision) {

@@ -338,7 +338,8 @@ impl<K: Clone, A: Algorithm, C: Clone, R, L: Limiter<Algorithm = A>> RateLimitLa
     /// shadow mode. If the limiter cannot decide a call, this limit admits it.
     ///
     /// If the layer is joined with others, this limit decides only the calls that the limits outside shadow mode
-    /// admit. If the request has no valid key for this limit, the others decide it alone.
+    /// admit. In memory, it extracts the keys of these calls only, so that it counts no mistake in a key of other calls.
+    /// If the request has no valid key for this limit, the others decide it alone.
     ///
     /// The first request after each time that shadow mode was turned on is an event of level `info`. While shadow mode
     /// is on, the metric `tower_throttle_enforced` is 0 (feature `metrics`).

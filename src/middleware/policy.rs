@@ -57,19 +57,6 @@ impl<K, A: Algorithm, C, L> Policy<K, A, C, L> {
     pub(super) fn map_options<D>(self, f: impl FnOnce(C) -> D) -> Policy<K, A, D, L> {
         Policy { key: self.key, limiter: self.limiter, options: f(self.options), algorithm: PhantomData }
     }
-
-    /// Returns the key of the request, as [`key`](Self::key) does, but neither counts nor logs an error, because `key`
-    /// has already done so. If the key cannot be extracted, returns the shared key if the request is charged to this
-    /// key, and otherwise `None`.
-    fn key_uncounted<Req>(&self, info: &PolicyInfo, request: &Req) -> Option<StoreKey<K::Key>>
-    where
-        K: KeyExtractor<Req>,
-    {
-        match self.key.extract(request) {
-            Ok(key) => key.map(StoreKey::Key),
-            Err(error) => info.without_key_uncounted(&error),
-        }
-    }
 }
 
 impl<K, A: Algorithm, C, L: Limiter<Algorithm = A>> Policy<K, A, C, L> {
@@ -290,8 +277,9 @@ where
         let Some(Member { info, mode, .. }) = members.next() else { return Ok(()) };
         info.refresh(&self.limiter);
         let in_shadow = mode == Mode::Shadow;
-        let key = self.key(info, mode, request)?.filter(|_| !in_shadow || L::Kind::DECIDES_SHADOWS);
-        parts.push(key.map(|key| {
+        // A policy that decides afterwards extracts the key then.
+        let mode = if in_shadow && !L::Kind::DECIDES_SHADOWS { Mode::Off } else { mode };
+        parts.push(self.key(info, mode, request)?.map(|key| {
             let options = self.options.options(request, key.key());
             self.limiter.joint_part(&key, options.attempt(in_shadow, max_wait))
         }));
@@ -319,11 +307,11 @@ where
             }
         } else if mode == Mode::Shadow
             && !L::Kind::DECIDES_SHADOWS
-            && let Some(key) = self.key_uncounted(info, request)
+            && let Ok(Some(key)) = self.key(info, mode, request)
         {
             // A policy in shadow mode neither rejects nor queues the request.
             let hash = self.limiter.hash_of(&key);
-            let _ = self.decide_alone(info, Mode::Shadow, request, (&key, hash), None, outcome);
+            let _ = self.decide_alone(info, mode, request, (&key, hash), None, outcome);
         }
     }
 }

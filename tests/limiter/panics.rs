@@ -292,12 +292,65 @@ fn a_new_key_whose_first_call_or_pause_makes_the_algorithm_panic_keeps_no_queue(
     }
 }
 
-/// What an algorithm does when it is dropped may need a lock.
 #[test]
-fn the_algorithm_of_a_denied_waiter_is_dropped_while_no_lock_is_held() {
-    let known = Arc::new(OnceLock::<RateLimiter<OwnAlgorithm<Concurrency>>>::new());
-    let is_polled = Arc::new(AtomicBool::new(false));
-    let (dropped, watched) = (Arc::clone(&known), Arc::clone(&is_polled));
+fn a_call_that_is_dropped_leaves_its_queue_though_the_algorithm_panics() {
+    for is_due in [false, true] {
+        let ends = |nth: usize| {
+            let clock = ManualClock::new();
+            let (limiter, left) = breaks_once(&clock);
+            let mut call = Box::pin(limiter.acquire("key"));
+            assert!(call.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+            clock.advance(Duration::from_secs(if is_due { 60 } else { 0 }));
+            left.store(nth, Ordering::SeqCst);
+            let dropped = catch_unwind(AssertUnwindSafe(|| drop(call)));
+            left.store(usize::MAX, Ordering::SeqCst);
+            assert_eq!(limiter.stats().store.waiting, 0, "method {nth}");
+            clock.advance(Duration::from_secs(60));
+            assert!(limiter.check("key").is_allowed(), "method {nth}");
+            dropped.is_ok()
+        };
+        assert!((0..100).any(ends), "each method panics once, until no call is left");
+    }
+}
+
+/// A call that has panicked in a poll keeps its ticket until its future is dropped.
+#[test]
+fn the_drop_of_a_call_that_has_panicked_cancels_no_other_call() {
+    let clock = ManualClock::new();
+    let is_broken = Arc::new(AtomicBool::new(false));
+    let breaks = Arc::clone(&is_broken);
+    let own = OwnAlgorithm::new(Concurrency::per_key(1).max_wait(Duration::from_secs(1)), move |method| {
+        assert!(method != "peek" || !breaks.load(Ordering::SeqCst), "broken");
+    });
+    let limiter = limiter(own, &clock);
+    let permit = limiter.try_acquire_permit("key").unwrap();
+    let poll =
+        |call: &mut Pin<Box<AcquirePermit<_>>>| call.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    let mut late = Box::pin(limiter.acquire_permit("key"));
+    assert!(poll(&mut late).is_pending());
+    clock.advance(Duration::from_secs(1));
+    is_broken.store(true, Ordering::SeqCst);
+    assert!(catch_unwind(AssertUnwindSafe(|| poll(&mut late))).is_err());
+    is_broken.store(false, Ordering::SeqCst);
+    // The queue is removed, and the next call begins a new one.
+    assert!(limiter.try_acquire_permit("key").is_err());
+    let mut next = Box::pin(limiter.acquire_permit("key"));
+    assert!(poll(&mut next).is_pending());
+    drop(late);
+    assert!(poll(&mut next).is_pending());
+    assert_eq!(limiter.stats().store.waiting, 1);
+    drop(permit);
+    assert!(matches!(poll(&mut next), Poll::Ready(Ok(_))));
+}
+
+type Known = Arc<OnceLock<RateLimiter<OwnAlgorithm<Concurrency>>>>;
+
+/// Returns a limiter whose algorithm makes a call of the key when a copy of it is dropped while the flag is `true`. What an
+/// algorithm does when it is dropped may need a lock.
+fn calls_when_dropped() -> (Known, Arc<AtomicBool>) {
+    let known = Known::default();
+    let is_watched = Arc::new(AtomicBool::new(false));
+    let (dropped, watched) = (Arc::clone(&known), Arc::clone(&is_watched));
     let own = OwnAlgorithm::new(Concurrency::per_key(1), move |method| {
         if method == "drop" && watched.swap(false, Ordering::SeqCst) {
             let limiter = dropped.get().unwrap().clone();
@@ -306,7 +359,14 @@ fn the_algorithm_of_a_denied_waiter_is_dropped_while_no_lock_is_held() {
             assert_eq!(receiver.recv_timeout(Duration::from_secs(5)), Ok(true), "the key is locked");
         }
     });
-    let limiter = known.get_or_init(|| limiter(own, &ManualClock::new()));
+    known.get_or_init(|| limiter(own, &ManualClock::new()));
+    (known, is_watched)
+}
+
+#[test]
+fn the_algorithm_of_a_denied_waiter_is_dropped_while_no_lock_is_held() {
+    let (known, is_polled) = calls_when_dropped();
+    let limiter = known.get().unwrap();
     let _permit = limiter.try_acquire_permit("key").unwrap();
     let mut call = Box::pin(limiter.acquire_permit("key"));
     let mut poll = || call.as_mut().poll(&mut Context::from_waker(Waker::noop()));
@@ -316,6 +376,20 @@ fn the_algorithm_of_a_denied_waiter_is_dropped_while_no_lock_is_held() {
     assert!(matches!(poll(), Poll::Ready(Err(denied)) if denied.decision().is_closed()));
     drop(call);
     assert!(!is_polled.load(Ordering::SeqCst), "it was dropped");
+}
+
+#[test]
+fn the_algorithm_of_a_denied_joint_call_is_dropped_while_no_lock_is_held() {
+    let (known, is_called) = calls_when_dropped();
+    let limiter = known.get().unwrap();
+    let _permit = limiter.try_acquire_permit("key").unwrap();
+    let other = RateLimiter::new(FixedWindow::new(Quota::per_minute(9)));
+    let service = joined(limiter, other.clone());
+    is_called.store(true, Ordering::SeqCst);
+    let mut call = pin!(service.clone().call(()));
+    assert!(call.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready());
+    assert!(!is_called.load(Ordering::SeqCst), "it was dropped");
+    assert_eq!(other.peek("key").remaining(), 9);
 }
 
 /// Returns a service with two joined limits, of which all calls have the same key.
@@ -376,4 +450,33 @@ fn a_joint_call_charges_no_tokens_if_an_algorithm_panics() {
     let call = || pin!(service.clone().call(())).poll(&mut Context::from_waker(Waker::noop())).is_ready();
     assert!(catch_unwind(AssertUnwindSafe(call)).is_err());
     assert!(two.try_acquire_permit("key").is_ok(), "its token is back");
+}
+
+#[test]
+fn a_joint_call_charges_nothing_if_its_tier_panics_when_it_is_cloned() {
+    let ends = |nth: usize| {
+        let clock = ManualClock::new();
+        let left = Arc::new(AtomicUsize::new(usize::MAX));
+        let asked = Arc::clone(&left);
+        let both = (TokenBucket::new(Quota::per_minute(2)), Concurrency::per_key(1));
+        let tier = OwnAlgorithm::new(both, move |method| {
+            assert!(method != "clone" || asked.fetch_sub(1, Ordering::SeqCst) != 0, "broken");
+        });
+        let two = limiter(Tiered::new(tier.clone()), &clock);
+        drop(two.try_acquire_permit("key").unwrap());
+        let key = || from_fn(|(): &()| Some("key"));
+        let window = limiter(FixedWindow::new(Quota::per_minute(9)), &clock);
+        let mut service = RateLimitLayer::with_limiter(key(), two.clone())
+            .tier(move |(): &(), _: &&str| tier.clone())
+            .and(RateLimitLayer::with_limiter(key(), window))
+            .responder(ErrorResponder)
+            .layer(service_fn(async |()| Ok::<_, Infallible>(())));
+        left.store(nth, Ordering::SeqCst);
+        let call = || pin!(service.call(())).poll(&mut Context::from_waker(Waker::noop())).is_ready();
+        let called = catch_unwind(AssertUnwindSafe(call));
+        left.store(usize::MAX, Ordering::SeqCst);
+        assert_eq!(two.try_acquire_permit("key").is_ok(), called.is_err(), "copy {nth}");
+        called.is_ok()
+    };
+    assert!((0..100).any(ends), "each copy panics once, until no copy is left");
 }

@@ -8,9 +8,8 @@ use tower_throttle::algorithm::{Algorithm, QueueConfig, QuotaPolicy, Semaphore};
 use tower_throttle::clock::Nanos;
 
 /// An algorithm that calls a function with the name of each method that takes a state, and then decides as another
-/// algorithm does. The function may count the calls, or panic. It is also called with "drop" when a copy of the
-/// algorithm is dropped.
-#[derive(Clone)]
+/// algorithm does. The function may count the calls, or panic. It is also called with "clone" before a copy of the
+/// algorithm is made, and with "drop" when a copy is dropped.
 pub(crate) struct OwnAlgorithm<A> {
     inner: A,
     asked: Arc<dyn Fn(&str) + Send + Sync>,
@@ -24,6 +23,19 @@ impl<A> OwnAlgorithm<A> {
     fn ask(&self, method: &str) -> &A {
         (self.asked)(method);
         &self.inner
+    }
+}
+
+impl<A: Clone> Clone for OwnAlgorithm<A> {
+    fn clone(&self) -> Self {
+        let inner = self.ask("clone").clone();
+        Self { inner, asked: Arc::clone(&self.asked) }
+    }
+}
+
+impl<A: PartialEq> PartialEq for OwnAlgorithm<A> {
+    fn eq(&self, other: &Self) -> bool {
+        self.inner == other.inner
     }
 }
 

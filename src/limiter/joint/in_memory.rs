@@ -112,7 +112,8 @@ struct Member {
     decision: Option<Decision>,
     /// The wait in a queue.
     wait: Option<BoxWait>,
-    /// The function that undoes the charge of the call, if the charge may have to be undone.
+    /// The function that undoes the charge of the call, if the charge may have to be undone. For a denied call, drops what
+    /// was held for its charge.
     undo: Option<Undo>,
     /// The clock reading at which the call was charged.
     charged_at: Nanos,
@@ -150,7 +151,7 @@ impl<'a> JointRequest<'a> {
         id: Fingerprint,
         call: Attempt<'_, A>,
     ) -> Self {
-        let algorithm = call.algorithm().map(|algorithm| Box::new(algorithm.clone()) as AnyAlgorithm);
+        let algorithm = call.algorithm().map(|algorithm| Arc::new(algorithm.clone()) as AnyAlgorithm);
         let mut options = call.options;
         // A joint call waits only if the algorithm queues the requests of layers. An attempt that waits anyway was made for
         // a limiter in Redis, whose algorithm queues requests, and whose fallback this limiter is.
@@ -158,11 +159,6 @@ impl<'a> JointRequest<'a> {
         // A call with ignored priority borrows nothing.
         options.priority = options.priority && limiter.heeds_priority(call.algorithm());
         Self { limiter, id, lock: ptr::from_ref(limiter.of(id)).addr(), algorithm, options }
-    }
-
-    /// Returns the algorithm that the call chose.
-    fn tier<A: Algorithm>(&self) -> Option<&A> {
-        self.algorithm.as_ref().and_then(|algorithm| algorithm.downcast_ref())
     }
 
     /// Returns what decides the call if the call is plain. These calls are not plain: one whose limit queues requests or
@@ -184,7 +180,7 @@ impl<'a> JointRequest<'a> {
 
     /// Returns the call as one of `cost` units without a reservation, whose algorithm is of the limiter's type.
     fn attempt<A: Algorithm>(&self, cost: u64) -> Attempt<'_, A> {
-        let mut call = Attempt { algorithm: self.tier(), options: self.options };
+        let mut call = Attempt { algorithm: tier(self.algorithm.as_ref()), options: self.options };
         call.options.cost = cost;
         call.options.reserves = false;
         call
@@ -192,17 +188,22 @@ impl<'a> JointRequest<'a> {
 
     /// Returns the function that undoes the charge of the call, whose key is locked.
     fn undo<A: Algorithm>(&self, table: &Arc<Table<A>>, cost: u64) -> Undo {
-        let (table, id, tier) = (Arc::clone(table), self.id, self.tier::<A>().cloned());
+        let (table, id, chosen) = (Arc::clone(table), self.id, self.algorithm.clone());
         let charged = table.charge_time(Nanos::ZERO);
-        Box::new(move |at| table.undo(id, tier.as_ref(), cost, ChargeTime { at, ..charged }))
+        Box::new(move |at| table.undo(id, tier(chosen.as_ref()), cost, ChargeTime { at, ..charged }))
     }
 
     /// Returns the function that creates the reservation of the call, whose key is locked.
     fn reserve<A: Algorithm>(&self, table: &Arc<Table<A>>) -> Reserve {
-        let call = Attempt { algorithm: self.tier(), options: self.options };
+        let call = Attempt { algorithm: tier(self.algorithm.as_ref()), options: self.options };
         let charge = MemoryCharge::new(table, self.id, call, table.charge_time(Nanos::ZERO));
         Box::new(move |at| Reservation::of(charge.charged_at(at)))
     }
+}
+
+/// Returns the algorithm that a call chose, of the type of its limiter's.
+fn tier<A: Algorithm>(chosen: Option<&AnyAlgorithm>) -> Option<&A> {
+    chosen?.downcast_ref()
 }
 
 /// One of the calls, with the lock that it takes.
@@ -542,6 +543,10 @@ impl<'c, A: Algorithm> LockedCalls<'_, 'c, A> {
                         member.permit = held.map(|held| held.reserve(table)).unwrap_or_default();
                         // A closed limiter charges nothing, so there is nothing to undo.
                         member.undo = (undoes && !key.is_closed()).then(|| request.undo(table, total));
+                    } else if held.is_some() {
+                        // It is dropped once no lock is held, because the algorithm in it may run any code when it is
+                        // dropped.
+                        member.undo = Some(Box::new(move |_| drop(held)));
                     }
                 }
                 Enqueued::Queued(ticket) => {

@@ -4,6 +4,7 @@ mod in_memory;
 
 use std::any::Any;
 use std::future::Future;
+use std::sync::Arc;
 
 use smallvec::SmallVec;
 
@@ -91,8 +92,8 @@ pub struct JointDecided {
 /// The outcomes of several calls, with `None` for a call that is not limited.
 pub type AllDecisions = Few<Option<JointDecided>>;
 
-/// The algorithm that a call chose, with its type erased.
-pub type AnyAlgorithm = Box<dyn Any + Send + Sync>;
+/// The algorithm that a call chose, with its type erased. It is shared, because a `clone` may run any code.
+pub type AnyAlgorithm = Arc<dyn Any + Send + Sync>;
 
 /// A list with one entry for each policy of a layer. Up to four entries need no allocation.
 pub type Few<T> = SmallVec<[T; 4]>;

@@ -6,6 +6,7 @@
 //! what the oldest waiter has left.
 
 use std::mem;
+use std::ops::RangeInclusive;
 use std::task::Waker;
 
 use super::{Asked, Key, Newcomer, Projection, Waiter, ready_at};
@@ -56,11 +57,12 @@ pub(in crate::limiter) enum Enqueued {
     Queued(u64),
 }
 
-/// A call that enters the queue. If the algorithm panics meanwhile, the call leaves it, since nobody learns its ticket.
-struct Entering<'k, 'a, A: Algorithm> {
+/// A call that enters the queue or leaves it. If the algorithm panics meanwhile, the call is removed from the queue, since
+/// nobody knows its ticket then.
+struct Moving<'k, 'a, A: Algorithm> {
     key: &'k mut Key<'a, A>,
-    /// The latest ticket before.
-    latest_ticket: u64,
+    /// The ticket of the call, or those that it may get.
+    tickets: RangeInclusive<u64>,
 }
 
 /// The result of polling a waiter.
@@ -179,11 +181,11 @@ impl<A: Algorithm> Key<'_, A> {
             return Enqueued::Decided(self.algorithm().check(self.state, self.now, call.cost()));
         };
         self.admit_due();
-        let latest_ticket = self.queue.as_ref().map_or(0, |queue| queue.latest_ticket);
-        let entering = Entering { key: self, latest_ticket };
-        let entered = entering.key.enter(&Arrival::new(call, queue), judged);
-        entering.key.admit_due();
-        mem::forget(entering);
+        let latest = self.queue.as_ref().map_or(0, |queue| queue.latest_ticket);
+        let moving = Moving { key: self, tickets: latest + 1..=u64::MAX };
+        let entered = moving.key.enter(&Arrival::new(call, queue), judged);
+        moving.key.admit_due();
+        mem::forget(moving);
         entered
     }
 
@@ -246,9 +248,11 @@ impl<A: Algorithm> Key<'_, A> {
     /// Cancels a waiter. Returns its waker, which must be dropped while no lock is held. Due waiters are admitted first,
     /// and if one is, the charge of this call, if it was admitted before, is final.
     pub(in crate::limiter) fn cancel(&mut self, ticket: u64) -> Option<Waker> {
-        self.admit_due();
-        let waker = self.schedule()?.cancel(ticket);
-        self.admit_due();
+        let moving = Moving { key: self, tickets: ticket..=ticket };
+        moving.key.admit_due();
+        let waker = moving.key.schedule()?.cancel(ticket);
+        moving.key.admit_due();
+        mem::forget(moving);
         waker
     }
 
@@ -622,10 +626,10 @@ impl<A: Algorithm> Key<'_, A> {
     }
 }
 
-impl<A: Algorithm> Drop for Entering<'_, '_, A> {
+impl<A: Algorithm> Drop for Moving<'_, '_, A> {
     fn drop(&mut self) {
         if let Some(queue) = &mut self.key.queue {
-            queue.forget_later_than(self.latest_ticket);
+            queue.forget(&self.tickets);
         }
     }
 }

@@ -58,6 +58,9 @@ pub(super) struct Key<'a, A: Algorithm> {
 pub(super) struct Rare<A: Algorithm> {
     pub(super) queues: HashMap<Fingerprint, Queue<A>, IdentityBuildHasher>,
     pub(super) resets: Resets,
+    /// The latest ticket of the queues that were removed. No ticket of a key is given twice, because a call that has
+    /// panicked may have one longer than its key has a queue.
+    latest_ticket: u64,
 }
 
 /// The waiters of one key, and the calls that were admitted or denied and whose futures have not been polled since.
@@ -189,7 +192,7 @@ struct Schedule<'a, A: Algorithm> {
 
 impl<A: Algorithm> Default for Rare<A> {
     fn default() -> Self {
-        Self { queues: HashMap::default(), resets: Resets::default() }
+        Self { queues: HashMap::default(), resets: Resets::default(), latest_ticket: 0 }
     }
 }
 
@@ -198,9 +201,16 @@ impl<A: Algorithm> Rare<A> {
     pub(super) fn needs_queue(&mut self, id: Fingerprint, now: Nanos) -> bool {
         let is_unused = self.queues.get(&id).map(|queue| queue.is_unused(now));
         if is_unused == Some(true) {
-            self.queues.remove(&id);
+            self.remove_queue(id);
         }
         is_unused == Some(false)
+    }
+
+    /// Removes the queue of a key, if it has one.
+    pub(super) fn remove_queue(&mut self, id: Fingerprint) {
+        if let Some(queue) = self.queues.remove(&id) {
+            self.latest_ticket = self.latest_ticket.max(queue.latest_ticket);
+        }
     }
 }
 
@@ -226,7 +236,7 @@ impl<'a, A: Algorithm> Key<'a, A> {
         if key.queue.is_some_and(|queue| queue.is_unused(key.now))
             && let Some(rare) = rare
         {
-            rare.queues.remove(&id);
+            rare.remove_queue(id);
         }
         result
     }
@@ -386,7 +396,10 @@ impl<'a, A: Algorithm> Key<'a, A> {
     /// Gives the key a queue, if it has none.
     fn ensure_queue(&mut self) {
         if let Some((id, rare)) = self.vacant.take() {
-            self.queue = Some(rare.get_or_insert_default().queues.entry(id).or_default());
+            let rare = rare.get_or_insert_default();
+            let queue = rare.queues.entry(id).or_default();
+            queue.latest_ticket = rare.latest_ticket;
+            self.queue = Some(queue);
         }
     }
 

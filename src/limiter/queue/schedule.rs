@@ -23,7 +23,7 @@
 
 use std::collections::VecDeque;
 use std::mem;
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 use std::task::Waker;
 
 use super::{Answered, Asked, LastAdmission, Newcomer, Projection, Queue, Schedule, Waiter, ready_at};
@@ -108,10 +108,10 @@ impl<A: Algorithm> Queue<A> {
         self.answered.remove(at)
     }
 
-    /// Removes the calls with later tickets than `ticket`, without asking the algorithm, which has panicked.
-    pub(super) fn forget_later_than(&mut self, ticket: u64) {
-        self.waiting.retain(|waiter| waiter.ticket <= ticket);
-        self.answered.retain(|answered| answered.ticket <= ticket);
+    /// Removes the calls with these tickets, without asking the algorithm, which has panicked.
+    pub(super) fn forget(&mut self, tickets: &RangeInclusive<u64>) {
+        self.waiting.retain(|waiter| !tickets.contains(&waiter.ticket));
+        self.answered.retain(|answered| !tickets.contains(&answered.ticket));
         self.ahead = self.waiting.iter().map(|waiter| u128::from(waiter.cost)).sum();
         self.ready_at = None;
         self.commit();

@@ -48,18 +48,22 @@ async fn callers_without_a_token_a_cookie_or_a_header_share_one_budget() {
     assert_shared!(Header::new("x-api-key").unwrap());
 }
 
+/// The address of the peer, and how often it was extracted.
+#[derive(Clone, Default)]
+struct Counted(Arc<AtomicU32>);
+
+impl KeyExtractor<Http> for Counted {
+    type Key = IpAddr;
+
+    fn extract(&self, request: &Http) -> Result<Option<IpAddr>, KeyError> {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        PeerIp::new().extract(request)
+    }
+}
+
 /// A second extraction would log and count a mistake twice.
 #[tokio::test]
 async fn the_key_of_a_request_is_extracted_once_whatever_the_decision_is() {
-    #[derive(Clone, Default)]
-    struct Counted(Arc<AtomicU32>);
-    impl KeyExtractor<Http> for Counted {
-        type Key = IpAddr;
-        fn extract(&self, request: &Http) -> Result<Option<IpAddr>, KeyError> {
-            self.0.fetch_add(1, Ordering::Relaxed);
-            PeerIp::new().extract(request)
-        }
-    }
     for missing in [MissingKey::Reject, MissingKey::Shared, MissingKey::Pass] {
         let counted = Counted::default();
         let shadow = Shadow::off();
@@ -83,6 +87,26 @@ async fn the_key_of_a_request_is_extracted_once_whatever_the_decision_is() {
         ask_once(from("1.2.3.4")).await;
         ask_once(get("/")).await;
         let keys = layer.stats().keys;
+        assert_eq!(keys.rejected + keys.shared + keys.unlimited, 2, "{missing:?}");
+    }
+}
+
+/// In shadow mode, a limit decides after those that it is joined with, and only what they admit.
+#[tokio::test]
+async fn the_key_of_a_joined_limit_in_shadow_mode_is_extracted_once_if_the_others_admit_the_request() {
+    for missing in [MissingKey::Reject, MissingKey::Shared, MissingKey::Pass] {
+        let counted = Counted::default();
+        let tried =
+            RateLimitLayer::new(counted.clone(), at_once(1)).missing_key(missing).shadow(&Shadow::on());
+        let real = || RateLimitLayer::new(Global, at_once(3));
+        for statuses in [
+            statuses!(tried.clone().and(real()), from("1.1.1.1"), from("1.1.1.1"), get("/"), get("/")),
+            statuses!(real().and(tried.clone()), from("1.1.1.1"), from("1.1.1.1"), get("/"), get("/")),
+        ] {
+            assert_eq!(statuses, [200, 200, 200, 429]);
+        }
+        assert_eq!(counted.0.load(Ordering::Relaxed), 6, "{missing:?}");
+        let keys = tried.stats().keys;
         assert_eq!(keys.rejected + keys.shared + keys.unlimited, 2, "{missing:?}");
     }
 }
