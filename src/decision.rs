@@ -209,6 +209,9 @@ impl Decision {
     /// and allowed or queued as soon as it has passed, if until then no other call for the key is made and no queued
     /// call is cancelled. With [`DropOldest`](crate::algorithm::QueueOverflow::DropOldest), the time may be longer than
     /// necessary.
+    ///
+    /// The time is zero for a call that has left the queue, because it has waited too long or was displaced, if the call
+    /// could be queued again at once.
     #[must_use]
     pub const fn retry_after(&self) -> Option<Duration> {
         match self.retry_nanos() {

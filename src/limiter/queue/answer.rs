@@ -232,13 +232,12 @@ impl<A: Algorithm> Key<'_, A> {
             Asked::Ready(decision, charged_at) => (PollTurn::Ready(decision, charged_at), None),
             Asked::Waits(wake_at, spare) => (PollTurn::Waits(wake_at), spare),
             Asked::Late(mut waiter) => {
-                let denial = self.reject(waiter.cost, waiter.tier.as_deref(), false);
-                let decision = denial.with_delay(self.now.saturating_since(waiter.arrived));
-                let spare = waiter.waker.take();
-                // The next waiters are told how many units remain, so those of this one must be free.
-                drop(waiter);
+                waiter.give_up_places();
+                // The denial describes the key after the admission of those behind.
                 self.admit_due();
-                (PollTurn::Ready(decision, self.now), spare)
+                let denial = self.reject(waiter.cost, waiter.tier.as_deref(), waiter.max_wait());
+                let decision = denial.with_delay(self.now.saturating_since(waiter.arrived));
+                (PollTurn::Ready(decision, self.now), waiter.waker.take())
             }
         }
     }
@@ -311,6 +310,7 @@ impl<A: Algorithm> Key<'_, A> {
         decision: Decision,
     ) -> Enqueued {
         let (ticket, cost, tier) = (oldest.ticket, oldest.cost, oldest.tier.take());
+        let max_wait = oldest.max_wait();
         // The waiter is answered at once, so that it learns its denial even if the algorithm panics.
         if let Some(mut schedule) = self.schedule() {
             let denial = Decision::deny(decision.limit(), 0, None, 0).with_queue_full();
@@ -323,11 +323,11 @@ impl<A: Algorithm> Key<'_, A> {
                 queued => queued,
             },
         };
-        // The `retry_after` of its decision is the time until a place is free.
-        let denial = self.reject(cost, tier.as_deref(), true).with_queue_full();
+        // The denial describes the key after the admission of those behind.
+        self.admit_due();
+        let denial = self.reject(cost, tier.as_deref(), max_wait).with_queue_full();
         if let Some(mut schedule) = self.schedule() {
             schedule.deny_again(ticket, denial);
-            schedule.wake_head();
         }
         entered
     }
@@ -464,12 +464,14 @@ impl<A: Algorithm> Key<'_, A> {
         }
     }
 
-    /// Returns the denial of a waiter of `cost` units that has left the queue, and counts it. If `may_wait`, its
-    /// `retry_after` is the time until it could be queued again.
-    fn reject(&mut self, cost: u64, tier: Option<&A>, may_wait: bool) -> Decision {
+    /// Returns the denial of a waiter that has left the queue, and counts it. Its `retry_after` is the time until the
+    /// call could be queued again, for at most `max_wait` nanoseconds.
+    fn reject(&mut self, cost: u64, tier: Option<&A>, max_wait: u64) -> Decision {
         let mut key = self.alike(None, tier);
         let Some(queue) = key.queue_config() else { unreachable!("a waiter has a queue") };
-        let arrival = Arrival { may_wait, ..Arrival::new(Attempt::<A>::new(cost), queue) };
+        let max_wait = max_wait.min(queue.max_wait());
+        // If only calls with priority wait, the waiter had priority.
+        let arrival = Arrival { cost, priority: true, may_wait: true, max_wait, queue };
         key.ensure_exact_projection(0);
         let decision = key.algorithm().peek(key.state, key.now, cost);
         key.rejection(decision, &arrival, true)

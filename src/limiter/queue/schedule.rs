@@ -530,8 +530,7 @@ impl<A: Algorithm> Schedule<'_, A> {
             queue.projection = projection;
         }
         let mut oldest = queue.waiting.pop_front()?;
-        oldest.slot = None;
-        oldest.permit = SharedPermit::default();
+        oldest.give_up_places();
         queue.ready_at = None;
         queue.ahead -= u128::from(oldest.cost);
         Some(oldest)
@@ -637,6 +636,20 @@ impl<A> Waiter<A> {
     /// Returns the algorithm that admits the waiter: its tier, or otherwise the algorithm of the limiter.
     fn algorithm<'a>(&'a self, base: &'a A) -> &'a A {
         self.tier.as_deref().unwrap_or(base)
+    }
+
+    /// Returns the maximum time for which the waiter waits, in nanoseconds, or `u64::MAX`.
+    pub(super) fn max_wait(&self) -> u64 {
+        match self.deadline {
+            Nanos::MAX => u64::MAX,
+            deadline => deadline.saturating_since(self.arrived),
+        }
+    }
+
+    /// Gives up the places of the call in the counts of the waiters of all keys and of its algorithm.
+    pub(super) fn give_up_places(&mut self) {
+        self.slot = None;
+        self.permit = SharedPermit::default();
     }
 
     /// Returns the earliest time at which the waiter can be charged: its arrival, but at most `seen`, the key's time,
