@@ -51,8 +51,9 @@ use crate::limiter::contract::Decided;
 use crate::limiter::fingerprint::Fingerprint;
 use crate::limiter::queue::{Enqueued, Key, Preview};
 use crate::limiter::reservation::Reservation;
+use crate::limiter::resets::ChargeTime;
 use crate::limiter::shard::Shard;
-use crate::limiter::table::{ChargeTime, Table};
+use crate::limiter::table::Table;
 use crate::limiter::wait::QueuedAcquire;
 use crate::stats::{CallCounts, CallOutcome};
 use crate::sys::lock::SpinGuard;
@@ -73,15 +74,14 @@ pub struct JointRequest<'a> {
     options: CallOptions,
 }
 
-/// The future of a call in one queue. Yields the decision with the permit of the call, and the clock reading at which
-/// the call was charged.
-type BoxWait = Pin<Box<dyn Future<Output = (Decided, Nanos)> + Send>>;
+/// The future of a call in one queue. Yields the decision with the permit of the call, and when the call was charged.
+type BoxWait = Pin<Box<dyn Future<Output = (Decided, ChargeTime)> + Send>>;
 
-/// A function that undoes the charge of a call. The argument is the clock reading at which the call was charged.
-type Undo = Box<dyn FnOnce(Nanos) + Send>;
+/// A function that undoes the charge of a call. The argument is when the call was charged.
+type Undo = Box<dyn FnOnce(ChargeTime) + Send>;
 
-/// A function that creates the reservation of a call. The argument is the clock reading at which the call was charged.
-type Reserve = Box<dyn FnOnce(Nanos) -> Reservation + Send>;
+/// A function that creates the reservation of a call. The argument is when the call was charged.
+type Reserve = Box<dyn FnOnce(ChargeTime) -> Reservation + Send>;
 
 /// The verdict on a joint call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,8 +114,8 @@ struct Member {
     wait: Option<BoxWait>,
     /// The function that undoes the charge of the call, if the charge may have to be undone.
     undo: Option<Undo>,
-    /// The clock reading at which the call was charged.
-    charged_at: Nanos,
+    /// When the call was charged.
+    charged_at: ChargeTime,
     /// The permit of the call. Empty while the call waits, and for a call that needs no release.
     permit: Reservation,
     /// The function that creates the reservation of an admitted call that can be settled.
@@ -190,18 +190,17 @@ impl<'a> JointRequest<'a> {
         call
     }
 
-    /// Returns the function that undoes the charge of the call, whose key is locked.
+    /// Returns the function that undoes the charge of the call.
     fn undo<A: Algorithm>(&self, table: &Arc<Table<A>>, cost: u64) -> Undo {
         let (table, id, tier) = (Arc::clone(table), self.id, self.tier::<A>().cloned());
-        let charged = table.charge_time(Nanos::ZERO);
-        Box::new(move |at| table.undo(id, tier.as_ref(), cost, ChargeTime { at, ..charged }))
+        Box::new(move |charged_at| table.undo(id, tier.as_ref(), cost, charged_at))
     }
 
-    /// Returns the function that creates the reservation of the call, whose key is locked.
+    /// Returns the function that creates the reservation of the call.
     fn reserve<A: Algorithm>(&self, table: &Arc<Table<A>>) -> Reserve {
         let call = Attempt { algorithm: self.tier(), options: self.options };
-        let charge = MemoryCharge::new(table, self.id, call, table.charge_time(Nanos::ZERO));
-        Box::new(move |at| Reservation::of(charge.charged_at(at)))
+        let charge = MemoryCharge::new(table, self.id, call, ChargeTime::default());
+        Box::new(move |charged_at| Reservation::of(charge.charged_at(charged_at)))
     }
 }
 
@@ -269,7 +268,7 @@ impl Joint<'_> {
         let member = &mut all.members[*at];
         member.decision = Some(decision);
         if verdict == Verdict::Waits {
-            member.charged_at = algorithm.last_update(state);
+            member.charged_at = table.shared.charge_time(algorithm.last_update(state));
             member.undo = Some(request.undo(table, cost));
         }
         member.count(calls, verdict);
@@ -552,7 +551,7 @@ impl<'c, A: Algorithm> LockedCalls<'_, 'c, A> {
                     member.undo = Some(request.undo(table, total));
                 }
             }
-            member.charged_at = key.last_update();
+            member.charged_at = table.shared.charge_time(key.last_update());
         });
     }
 

@@ -14,6 +14,7 @@ use crate::clock::Nanos;
 use crate::decision::Decision;
 use crate::limiter::attempt::Attempt;
 use crate::limiter::options::OnClose;
+use crate::limiter::resets::ChargeTime;
 
 /// A call that arrives at a key.
 #[derive(Clone, Copy)]
@@ -66,8 +67,8 @@ struct Entering<'k, 'a, A: Algorithm> {
 /// The result of polling a waiter.
 #[derive(Debug)]
 pub(in crate::limiter) enum PollTurn {
-    /// The decision, and the time at which an admitted call was charged.
-    Ready(Decision, Nanos),
+    /// The decision, and when an admitted call was charged.
+    Ready(Decision, ChargeTime),
     /// The call is not ready. Poll it again at this time, or when it is woken.
     Waits(Nanos),
 }
@@ -237,7 +238,7 @@ impl<A: Algorithm> Key<'_, A> {
                 self.admit_due();
                 let denial = self.reject(waiter.cost, waiter.tier.as_deref(), waiter.max_wait());
                 let decision = denial.with_delay(self.now.saturating_since(waiter.arrived));
-                (PollTurn::Ready(decision, self.now), waiter.waker.take())
+                (PollTurn::Ready(decision, ChargeTime::default()), waiter.waker.take())
             }
         }
     }
