@@ -91,8 +91,8 @@ fn a_settlement_gives_back_no_units_of_calls_that_were_made_after_a_reset() {
 fn a_settlement_gives_back_units_of_a_call_that_waited_during_a_reset() {
     let limiter = limiter(TokenBucket::new(Quota::per_hour(10)).queue(5), &ManualClock::new());
     let service = RateLimitLayer::with_limiter(Global, limiter.clone())
-        .cost(|()| 5)
-        .settle(|()| 1)
+        .cost(|_: &()| 5)
+        .settle(|_: &()| 1_u64)
         .responder(ErrorResponder)
         .layer(service_fn(async |()| Ok::<_, BoxError>(())));
     assert!(limiter.check_n(&(), 10).is_allowed());

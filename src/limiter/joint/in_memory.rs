@@ -27,7 +27,8 @@
 //!
 //! A joint call that must wait in the queue of one key is charged to the other keys when it is queued, because the
 //! limits of the other keys count arrivals. The call is charged to the key with the queue when that queue admits it.
-//! If the call is cancelled while it waits, the charges to the other keys are undone.
+//! If the call is cancelled while it waits, the charges to the other keys are undone. When the wait ends, all decisions
+//! are made to describe the keys as they are then.
 //!
 //! The recursion and the wait are one file, because both read and change what is known of the calls.
 
@@ -80,6 +81,9 @@ type BoxWait = Pin<Box<dyn Future<Output = (Decided, ChargeTime)> + Send>>;
 /// A function that undoes the charge of a call. The argument is when the call was charged.
 type Undo = Box<dyn FnOnce(ChargeTime) + Send>;
 
+/// A function that looks at the key of a call: it returns the decision that a call of cost 0 would get now.
+type Look = Box<dyn FnOnce() -> Decision + Send>;
+
 /// A function that creates the reservation of a call. The argument is when the call was charged.
 type Reserve = Box<dyn FnOnce(ChargeTime) -> Reservation + Send>;
 
@@ -114,6 +118,8 @@ struct Member {
     wait: Option<BoxWait>,
     /// The function that undoes the charge of the call, if the charge may have to be undone.
     undo: Option<Undo>,
+    /// The function that looks at the key when the joint call has waited.
+    look: Option<Look>,
     /// When the call was charged.
     charged_at: ChargeTime,
     /// The permit of the call. Empty while the call waits, and for a call that needs no release.
@@ -196,6 +202,12 @@ impl<'a> JointRequest<'a> {
         Box::new(move |charged_at| table.undo(id, tier.as_ref(), cost, charged_at))
     }
 
+    /// Returns the function that looks at the key of the call.
+    fn look<A: Algorithm>(&self, table: &Arc<Table<A>>) -> Look {
+        let (table, id, tier) = (Arc::clone(table), self.id, self.tier::<A>().cloned());
+        Box::new(move || table.peek(id, Attempt::of(0, tier.as_ref(), false)))
+    }
+
     /// Returns the function that creates the reservation of the call.
     fn reserve<A: Algorithm>(&self, table: &Arc<Table<A>>) -> Reserve {
         let call = Attempt { algorithm: self.tier(), options: self.options };
@@ -270,6 +282,7 @@ impl Joint<'_> {
         if verdict == Verdict::Waits {
             member.charged_at = table.shared.charge_time(algorithm.last_update(state));
             member.undo = Some(request.undo(table, cost));
+            member.look = Some(request.look(table));
         }
         member.count(calls, verdict);
         verdict
@@ -593,6 +606,9 @@ impl<'c, A: Algorithm> LockedCalls<'_, 'c, A> {
             } else if request.options.reserves && settles {
                 member.reserve = Some(request.reserve(self.table));
             }
+            if verdict == Verdict::Waits {
+                member.look = Some(request.look(self.table));
+            }
             member.count(&self.table.shared.calls, verdict);
         }
         for id in mem::take(&mut self.new) {
@@ -697,6 +713,16 @@ impl JointWait {
         }
     }
 
+    /// Lets each decision that allows a call describe the key as it is now. The caller ensures that no call is waiting.
+    fn look_again(&mut self) {
+        for Member { decision, look, .. } in &mut self.members {
+            let Some(look) = look.take() else { continue };
+            if let Some(decision) = decision.as_mut().filter(|decision| decision.is_allowed()) {
+                *decision = look().with_delay(Nanos::from(decision.delay()).0);
+            }
+        }
+    }
+
     /// Counts the outcomes of the calls. The caller ensures that no call is waiting.
     fn count(&self, is_denied: bool) {
         for (at, member) in self.members.iter().enumerate() {
@@ -754,6 +780,7 @@ impl Future for JointWait {
         if this.is_waiting() {
             return Poll::Pending;
         }
+        this.look_again();
         this.count(is_denied);
         Poll::Ready(Ok(this.decided()))
     }
