@@ -143,7 +143,8 @@ impl<A: Algorithm> Key<'_, A> {
         if cost > 0 && decision.is_allowed() {
             self.commit();
         }
-        if self.is_held() { decision.with_remaining(0) } else { decision }
+        self.ensure_exact_projection(0);
+        self.admitted(decision)
     }
 
     /// Returns a decision that tells whether [`check`](Key::check) would admit a call now. Charges nothing, and admits
@@ -167,7 +168,11 @@ impl<A: Algorithm> Key<'_, A> {
             return after.deny_behind_queue(cost, gone, false);
         }
         let decision = after.algorithm().peek(after.state, after.now, cost);
-        if is_held { decision.with_remaining(0) } else { decision }
+        if !is_held {
+            return decision;
+        }
+        after.ensure_exact_projection(gone);
+        after.admitted(decision)
     }
 
     /// Charges the call, queues it, or denies it. A closed limiter neither charges nor queues, and its [`OnClose`]

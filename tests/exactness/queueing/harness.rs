@@ -275,6 +275,8 @@ impl<A: Algorithm> World<A> {
             }
         }
         assert_eq!(decision.remaining(), self.remaining(), "by check");
+        let zero = self.limiter.peek_n("key", 0).reset_after();
+        assert_eq!(zero, self.limiter.check_n("key", 0).reset_after());
     }
 
     fn look(&mut self) {
