@@ -27,6 +27,8 @@ struct Arrival {
     max_wait: u64,
     /// The settings of the queue, by the algorithm of the call. It has no places if the algorithm queues no calls.
     queue: QueueConfig,
+    /// The number of the waiters of other keys. It is read once, so that all of the judgement is by the same number.
+    others: u64,
 }
 
 /// The judgement on a call.
@@ -74,13 +76,14 @@ pub(in crate::limiter) enum PollTurn {
 }
 
 impl Arrival {
-    fn new<A: Algorithm>(call: Attempt<'_, A>, queue: QueueConfig) -> Self {
+    fn new<A: Algorithm>(call: Attempt<'_, A>, queue: QueueConfig, others: u64) -> Self {
         Self {
             cost: call.cost(),
             priority: call.has_priority(),
             may_wait: call.may_wait() || queue.holds_requests(),
             max_wait: call.options.max_wait.min(queue.max_wait()),
             queue,
+            others,
         }
     }
 
@@ -186,8 +189,9 @@ impl<A: Algorithm> Key<'_, A> {
         };
         self.admit_due();
         let latest_ticket = self.queue.as_ref().map_or(0, |queue| queue.latest_ticket);
+        let arrival = Arrival::new(call, queue, self.others());
         let entering = Entering { key: self, latest_ticket };
-        let entered = entering.key.enter(&Arrival::new(call, queue), judged);
+        let entered = entering.key.enter(&arrival, judged);
         entering.key.admit_due();
         mem::forget(entering);
         entered
@@ -204,7 +208,7 @@ impl<A: Algorithm> Key<'_, A> {
         };
         self.admit_due();
         self.ensure_exact_projection(0);
-        let arrival = &Arrival::new(call, queue);
+        let arrival = &Arrival::new(call, queue, self.others());
         match self.preview_fate(arrival) {
             Fate::Decided(decision) => Preview::of(decision),
             Fate::Full(decision) if !arrival.drops_oldest() || self.after_oldest(arrival).is_none() => {
@@ -274,7 +278,7 @@ impl<A: Algorithm> Key<'_, A> {
     /// Decides a new call, or queues it.
     fn enter(&mut self, arrival: &Arrival, judged: Option<Decision>) -> Enqueued {
         let queue = arrival.queue;
-        let has_place = arrival.has_queue() && self.has_place(arrival) && self.shared.waiting.available() > 0;
+        let has_place = arrival.has_queue() && self.has_place(arrival) && !self.is_total_full(arrival);
         let waits = arrival.may_wait && has_place && arrival.max_wait == u64::MAX;
         if waits && !queue.is_exclusive() {
             // The call may wait for any length of time, or never fits. In both cases, the exact wait is not needed.
@@ -390,7 +394,7 @@ impl<A: Algorithm> Key<'_, A> {
         if !is_in_time || !has_queue || is_beyond {
             return Fate::Decided(self.rejection(decision, arrival, counts));
         }
-        let mut is_total_full = self.shared.waiting.available() == 0;
+        let mut is_total_full = self.is_total_full(arrival);
         algorithm.for_each_total(&mut |total| is_total_full |= total.available() < arrival.cost);
         if is_total_full {
             Fate::Decided(self.rejection(decision, arrival, counts).with_queue_full())
@@ -475,9 +479,9 @@ impl<A: Algorithm> Key<'_, A> {
     fn reject(&mut self, cost: u64, tier: Option<&A>, max_wait: u64) -> Decision {
         let mut key = self.alike(None, tier);
         let Some(queue) = key.queue_config() else { unreachable!("a waiter has a queue") };
-        let max_wait = max_wait.min(queue.max_wait());
+        let (max_wait, others) = (max_wait.min(queue.max_wait()), key.others());
         // If only calls with priority wait, the waiter had priority.
-        let arrival = Arrival { cost, priority: true, may_wait: true, max_wait, queue };
+        let arrival = Arrival { cost, priority: true, may_wait: true, max_wait, queue, others };
         key.ensure_exact_projection(0);
         let decision = key.algorithm().peek(key.state, key.now, cost);
         key.rejection(decision, &arrival, true)
@@ -557,10 +561,9 @@ impl<A: Algorithm> Key<'_, A> {
 
     /// Returns the time until a denied call could be admitted or queued, in nanoseconds, if it is known.
     fn retry(&mut self, arrival: &Arrival) -> Option<u64> {
-        let Arrival { cost, may_wait, max_wait, queue, .. } = *arrival;
+        let Arrival { cost, may_wait, max_wait, queue, others, .. } = *arrival;
         let turn = self.turn(cost)?;
         // It is unknown when calls of other keys are admitted, so the places of these calls count as taken.
-        let others = self.shared.waiting.len().saturating_sub(self.waiting());
         let limit = self.shared.waiting.limit();
         if !may_wait || others >= limit || !arrival.has_queue() || !queue.is_timed() {
             // The call must be admitted at once, or it is unknown when the waiters are admitted.
@@ -593,6 +596,16 @@ impl<A: Algorithm> Key<'_, A> {
     /// Returns the number of the waiters.
     fn waiting(&self) -> u64 {
         self.queue.as_ref().map_or(0, |queue| queue.waiting.len() as u64)
+    }
+
+    /// Returns the number of the waiters of other keys.
+    fn others(&self) -> u64 {
+        self.shared.waiting.len().saturating_sub(self.waiting())
+    }
+
+    /// Returns whether the waiters of all keys leave no place to the call.
+    fn is_total_full(&self, arrival: &Arrival) -> bool {
+        arrival.others.saturating_add(self.waiting()) >= self.shared.waiting.limit()
     }
 
     /// Returns whether the key's queue has a place for the call. The total of all keys is another matter.
