@@ -17,7 +17,8 @@
 //!
 //! - The verdict does not change on the way up: either all calls are charged or queued, or none is. If one of the calls
 //!   that may fail has failed, the others of them are undone once no lock is held.
-//! - Calls of one key charge their total cost at once, and count at most one denial. The first of them is their leader.
+//! - Calls of one key charge their total cost at once, and count at most one denial. Their leader does both: the first of
+//!   them that must wait, or else the first.
 //! - References into a shard are not kept: each operation looks its key up again, because a key that was inserted beside
 //!   it may have moved it. Only a plain call keeps its state, because it is alone in its shard and inserts nothing.
 //! - Wakers run, warnings are logged, and charges are undone only once no lock is held.
@@ -106,8 +107,8 @@ pub struct JointWait {
     wake: Wakers,
 }
 
-/// One of the calls of a joint call. Several calls may use one state. Then the first of them is their leader, which
-/// charges the state for all of them.
+/// One of the calls of a joint call. Several calls may use one state. Then one of them is their leader, which charges the
+/// state for all of them.
 #[derive(Default)]
 struct Member {
     /// The index of the leader, which may be this call itself.
@@ -431,7 +432,7 @@ struct Turn<'c> {
     call: Call<'c>,
     /// `false` if there is no room for the key.
     has_room: bool,
-    /// The index of the first call that uses the same state.
+    /// The index of the call that charges the same state for all calls that use it.
     leader: usize,
     /// The outcome that a call of the total cost of all calls with the same state would have.
     preview: Option<Preview>,
@@ -494,6 +495,21 @@ impl<'c, A: Algorithm> LockedCalls<'_, 'c, A> {
         }
         for index in 0..self.turns.len() {
             self.turns[index].preview = Some(self.preview(index, self.total(index), all));
+        }
+        for index in (0..self.turns.len()).rev() {
+            self.lead(index, all);
+        }
+    }
+
+    /// Makes the call of the turn at `index` the leader of those with the same state, if it must wait. Otherwise they would
+    /// not wait for its tier.
+    fn lead(&mut self, index: usize, all: &mut JointWait) {
+        let Turn { call, leader, preview, .. } = self.turns[index];
+        if matches!(preview, Some(Preview::Queue(_))) {
+            for turn in self.turns.iter_mut().filter(|turn| turn.leader == leader) {
+                turn.leader = call.at;
+                all.members[turn.call.at].leader = call.at;
+            }
         }
     }
 
