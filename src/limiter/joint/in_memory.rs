@@ -607,7 +607,7 @@ impl<'c, A: Algorithm> LockedCalls<'_, 'c, A> {
                 if all.members[call.at].decision.is_some_and(|decision| !decision.is_allowed()) {
                     verdict = Verdict::Denied;
                 }
-            } else if call.request.algorithm.is_some() {
+            } else if call.request.algorithm.is_some() && all.members[leader].wait.is_none() {
                 // The leader has charged the cost of this call. The decision describes the state after that charge.
                 all.members[call.at].decision = Some(self.preview(index, 0, all).decision());
             }
@@ -731,10 +731,12 @@ impl JointWait {
 
     /// Lets each decision that allows a call describe the key as it is now. The caller ensures that no call is waiting.
     fn look_again(&mut self) {
-        for Member { decision, look, .. } in &mut self.members {
-            let Some(look) = look.take() else { continue };
-            if let Some(decision) = decision.as_mut().filter(|decision| decision.is_allowed()) {
-                *decision = look().with_delay(Nanos::from(decision.delay()).0);
+        let decisions: Few<_> = (0..self.members.len()).map(|at| self.decision(at)).collect();
+        for (member, decision) in self.members.iter_mut().zip(decisions) {
+            if let Some(decision) = decision.filter(Decision::is_allowed)
+                && let Some(look) = member.look.take()
+            {
+                member.decision = Some(look().with_delay(Nanos::from(decision.delay()).0));
             }
         }
     }

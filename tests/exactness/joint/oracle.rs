@@ -429,14 +429,10 @@ impl World {
         let same = |other: &usize| *other != policy && LIMITER_OF[*other] == LIMITER_OF[policy];
         let same_limiter = (0..LIMITER_OF.len()).find(|other| same(other) && parts[*other].is_some());
         let other = same_limiter.and_then(|other| parts[other]);
-        if let Some(other) = other {
-            if self.random.one_in(2) {
-                part.key = other.key;
-            }
-            // The engine does not let a call wait for one key in two tiers: `faults` has such calls.
-            if self.waits_in_tiers(LIMITER_OF[policy]) {
-                part.key = (other.key + 1) % self.manner.keys;
-            }
+        if let Some(other) = other
+            && self.random.one_in(2)
+        {
+            part.key = other.key;
         }
         if self.waits_in_tiers(LIMITER_OF[policy]) {
             part.tier = 1;
