@@ -206,9 +206,13 @@ impl Decision {
     /// ```
     ///
     /// The time is exact, not rounded to seconds. The same call is denied at every instant before this time has passed,
-    /// and allowed or queued as soon as it has passed, if until then no other call for the key is made and no queued
-    /// call is cancelled. With [`DropOldest`](crate::algorithm::QueueOverflow::DropOldest), the time may be longer than
-    /// necessary.
+    /// and allowed or queued as soon as it has passed, if until then no other call for the key is made. With
+    /// [`DropOldest`](crate::algorithm::QueueOverflow::DropOldest), the time may be longer than necessary. So may it be
+    /// if queued calls leave before their turns: because they are cancelled, or because a
+    /// [pause](crate::RateLimiter::pause) or a charge after the fact has delayed them beyond their maximum wait.
+    ///
+    /// The time is zero for a call that has left the queue, because it has waited too long or was displaced, if the call
+    /// could be queued again at once.
     #[must_use]
     pub const fn retry_after(&self) -> Option<Duration> {
         match self.retry_nanos() {

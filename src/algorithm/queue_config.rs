@@ -65,6 +65,10 @@ pub enum QueueOverflow {
     /// The call that has waited longest. Choose this if new requests matter more than old ones, whose callers may be
     /// gone. The `retry_after` of the denied call is the time until the call could be queued in a free place. A limiter in
     /// Redis cannot drop calls that wait, and is not built with this.
+    ///
+    /// If several limits decide a call together, the call may displace another one, and then be denied: if the last
+    /// place of [`max_queued`](crate::limiter::Builder::max_queued), or the last unit of a
+    /// [total](super::Concurrency::total), is taken while it joins its queues.
     DropOldest,
 }
 

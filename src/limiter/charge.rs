@@ -5,9 +5,9 @@ use std::sync::Arc;
 use super::attempt::Attempt;
 use super::fingerprint::Fingerprint;
 use super::reservation::{Charge, Charger, Reservation};
-use super::table::{ChargeTime, Table};
+use super::resets::ChargeTime;
+use super::table::Table;
 use crate::algorithm::{Algorithm, SharedPermit};
-use crate::clock::Nanos;
 use crate::decision::Decision;
 
 /// The charge of a call that is settled when the actual cost is known.
@@ -38,11 +38,9 @@ impl<A: Algorithm> MemoryCharge<A> {
         }
     }
 
-    /// Returns the charge of a call that waited, and was charged at `at`. If the key was reset while the call waited,
-    /// nothing is given back, too.
-    pub(super) fn charged_at(mut self, at: Nanos) -> Self {
-        self.charged_at.at = at;
-        self
+    /// Returns the charge of a call that waited, and was charged at `at`.
+    pub(super) fn charged_at(self, at: ChargeTime) -> Self {
+        Self { charged_at: at, ..self }
     }
 }
 
@@ -87,7 +85,7 @@ impl<A: Algorithm> Reservable<A> {
 
     /// Returns the reservation of a call that waited. The call must have been admitted, and was charged at
     /// `charged_at`.
-    pub(super) fn reserve_at(self, table: &Arc<Table<A>>, charged_at: Nanos) -> Reservation {
+    pub(super) fn reserve_at(self, table: &Arc<Table<A>>, charged_at: ChargeTime) -> Reservation {
         match self {
             Self::Charge(charge) => Reservation::of(charge.charged_at(charged_at)),
             permit => permit.reserve(table),

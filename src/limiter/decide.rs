@@ -120,7 +120,7 @@ impl<A: Algorithm> Table<A> {
         if !call.wants_reservation() || !decision.is_allowed() {
             return Acquired::Ready(decision, Reservation::default());
         }
-        let charged_at = self.charge_time(algorithm.last_update(state));
+        let charged_at = self.shared.charge_time(algorithm.last_update(state));
         drop(locked);
         Acquired::Ready(decision, Reservation::of(MemoryCharge::new(self, id, call, charged_at)))
     }
@@ -214,7 +214,7 @@ impl<A: Algorithm> Table<A> {
         } else if A::NEEDS_RELEASE {
             (cost > 0).then(|| Reservable::Permit { id, algorithm: key.algorithm().clone(), cost })
         } else {
-            let charge = || MemoryCharge::new(self, id, call, self.charge_time(key.last_update()));
+            let charge = || MemoryCharge::new(self, id, call, self.shared.charge_time(key.last_update()));
             call.wants_reservation().then(|| Reservable::Charge(charge()))
         }
     }

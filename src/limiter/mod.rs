@@ -135,6 +135,7 @@ use crate::clock::{AnyClock, Nanos};
 use crate::stats::{CallCounts, LimiterStats, StoreStats, UnitCounts};
 use crate::sys::lock::atomic::{AtomicU64, Ordering};
 use observed::Observed;
+use resets::ChargeTime;
 use room::Room;
 
 pub use crate::decision::Denied;
@@ -203,6 +204,11 @@ impl Shared {
     /// Counts a reset, while the shard is locked. Returns the number of resets with this one.
     fn count_reset(&self) -> u64 {
         self.resets.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// Returns when a call was charged whose key is still locked: at the clock reading `at`.
+    fn charge_time(&self, at: Nanos) -> ChargeTime {
+        ChargeTime { at, resets: self.resets.load(Ordering::Relaxed) }
     }
 
     /// Logs a warning if the table was found full, and a warning is due. The caller must hold no lock.

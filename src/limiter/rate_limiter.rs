@@ -309,7 +309,8 @@ impl<A: Algorithm> RateLimiter<A> {
     /// `Retry-After`, or for maintenance.
     ///
     /// A call that may not wait is denied. Its `retry_after` is the rest of the pause, or longer if the limit or the
-    /// queue admits the call later. Queued calls wait, calls that may wait join them, and after the pause all of them
+    /// queue admits the call later. Whether the [total](crate::algorithm::Concurrency::total) of a limit of calls in
+    /// progress has room for the call after the pause is not known, and makes no difference to `retry_after`. Queued calls wait, calls that may wait join them, and after the pause all of them
     /// pass in their order, and at the rate of the limit. A queued call is denied once it has waited for its maximum
     /// wait, even during the pause. Joined calls and permits are denied as well. Calls in progress go on, a cost of 0 is
     /// allowed, and time goes on for the limit: a bucket fills. A [`Lockout`] does not count the denials of a pause.

@@ -144,7 +144,7 @@ impl Reservation {
     /// later calls of the key are denied, or wait, until enough units are available again. The
     /// [`max_debt`](crate::limiter::Builder::max_debt) of the limiter bounds the debt.
     ///
-    /// If the key was [reset](crate::RateLimiter::reset) since the call was made, or the algorithm
+    /// If the key was [reset](crate::RateLimiter::reset) since the call was charged, or the algorithm
     /// [replaced](crate::RateLimiter::replace), nothing is refunded, because the units that the key has used now are
     /// those of other calls. Of the latest resets of single keys, the table remembers at least 64. Beyond them, calls of
     /// other keys count as made before a reset, too. A full table that evicts the key remembers nothing of it, and Redis

@@ -3,10 +3,21 @@
 use std::collections::VecDeque;
 
 use super::fingerprint::Fingerprint;
+use crate::clock::Nanos;
 
 /// The number of keys of which a shard remembers that they were reset. Beyond it, all keys of the shard count as reset
 /// when the key of these was that was reset first.
 const MAX_RESETS: usize = 64;
+
+/// When a call was charged.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct ChargeTime {
+    /// The clock reading at which the algorithm charged the call.
+    pub(super) at: Nanos,
+    /// The number of resets of the table before the charge. If the key was reset since, nothing is given back, because
+    /// the units that are charged to the key now are those of other calls.
+    pub(super) resets: u64,
+}
 
 /// The latest resets, each as the number of the table's resets with this one. A settlement looks here whether the call
 /// was charged before.

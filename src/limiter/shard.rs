@@ -424,6 +424,8 @@ impl<A: Algorithm> Shard<A> {
 
     /// Replaces the algorithm of all keys by `new`. A key of `new` that has used one unit has the usage `one_unit`.
     pub(super) fn replace(&mut self, new: &A, one_unit: Usage, access: &mut Access<'_, A>) {
+        // The old algorithm charges the waiters that are due, so these charges are made before the reset.
+        self.for_each_queue(access, |key| key.admit_due());
         self.rare.get_or_insert_default().resets = Resets::of_all(access.shared.count_reset());
         let Self { config: old, slots, rare, .. } = self;
         let mut first = old.new_state(None, &access.shared.room, access.now);
@@ -431,7 +433,6 @@ impl<A: Algorithm> Shard<A> {
         let (algorithm, first) = (new.clone(), Some(first));
         let config = Arc::new(ShardConfig { algorithm, one_unit, first, closed: old.closed });
         for (id, state) in slots.iter_mut() {
-            Key::visit(old, state, (id, rare), access, |key| key.admit_due());
             Key::visit(&config, state, (id, rare), access, |key| key.migrate(&old.algorithm));
         }
         *old = config;

@@ -9,6 +9,7 @@ use super::eviction::one_unit;
 use super::fingerprint::{Fingerprint, HashSeed, MemoryKey};
 use super::latest_denial::LockedShard;
 use super::queue::PollTurn;
+use super::resets::ChargeTime;
 use super::shard::{Locked, Shard, Shards};
 use super::{Access, Shared};
 use crate::algorithm::info::knows_priority;
@@ -37,16 +38,6 @@ pub(super) struct Table<A: Algorithm> {
     seed: HashSeed,
     keys: Shards<A>,
     pub(super) shared: Shared,
-}
-
-/// When a call was charged.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct ChargeTime {
-    /// The clock reading at which the algorithm charged the call.
-    pub(super) at: Nanos,
-    /// The number of resets of the table before the charge. If the key was reset since, nothing is given back, because
-    /// the units that are charged to the key now are those of other calls.
-    pub(super) resets: u64,
 }
 
 impl<A: Algorithm> Table<A> {
@@ -112,24 +103,19 @@ impl<A: Algorithm> Table<A> {
     pub(super) fn lock(&self, id: Fingerprint) -> Locked<'_, A> {
         Locked::new(&self.shared, self.keys.of(id).lock(), id, None)
     }
-
-    /// Returns when a call was charged whose key is still locked: at the clock reading `at`.
-    pub(super) fn charge_time(&self, at: Nanos) -> ChargeTime {
-        ChargeTime { at, resets: self.shared.resets.load(Ordering::Relaxed) }
-    }
 }
 
 /// Changes of keys that are not caused by new calls: polls and drops of calls that wait, the end of calls, charges and
 /// refunds after the fact, resets, replacements of the algorithm, and closing.
 impl<A: Algorithm> Table<A> {
     /// Polls a queued call. Returns when to poll it again or, if it is decided, `None` after `leave` has got the decision
-    /// and the time of the charge. `leave` is run while the key is locked, before wakers are woken, which may panic.
+    /// and when the call was charged. `leave` is run while the key is locked, before wakers are woken, which may panic.
     pub(super) fn poll(
         &self,
         id: Fingerprint,
         ticket: u64,
         waker: &Waker,
-        leave: impl FnOnce(Decision, Nanos),
+        leave: impl FnOnce(Decision, ChargeTime),
     ) -> Option<Nanos> {
         let polled = self.lock(id).with_known(None, |key| match key.poll(ticket, waker) {
             (PollTurn::Ready(decision, charged_at), spare) => {

@@ -13,6 +13,7 @@ use super::charge::Reservable;
 use super::contract::Decided;
 use super::fingerprint::Fingerprint;
 use super::observed::Observed;
+use super::resets::ChargeTime;
 use super::table::Table;
 use crate::algorithm::Algorithm;
 use crate::clock::{Nanos, Sleep};
@@ -37,7 +38,7 @@ pin_project! {
         sleep: Option<Sleep>,
         // The value is boxed, because most calls have none.
         held: Option<Box<Reservable<A>>>,
-        charged_at: Nanos,
+        charged_at: ChargeTime,
     }
 }
 
@@ -62,7 +63,7 @@ impl<A: Algorithm> Drop for QueueTicket<A> {
 impl<A: Algorithm> QueuedAcquire<A> {
     pub(super) fn new(table: Arc<Table<A>>, id: Fingerprint, ticket: u64, counts: bool) -> Self {
         let place = QueueTicket { table, id, ticket, left: false, counts };
-        Self { place, wake_at: Nanos::ZERO, sleep: None, held: None, charged_at: Nanos::ZERO }
+        Self { place, wake_at: Nanos::ZERO, sleep: None, held: None, charged_at: ChargeTime::default() }
     }
 
     /// Sets what the reservation of the call is made of when the call is admitted.
@@ -75,8 +76,8 @@ impl<A: Algorithm> QueuedAcquire<A> {
         &self.project().place.table.shared.observed
     }
 
-    /// Returns the clock reading at which the call was charged. The call must have been admitted.
-    pub(super) fn charged_at(self: Pin<&mut Self>) -> Nanos {
+    /// Returns when the call was charged. The call must have been admitted.
+    pub(super) fn charged_at(self: Pin<&mut Self>) -> ChargeTime {
         *self.project().charged_at
     }
 }

@@ -397,7 +397,8 @@ impl<K: Clone, A: Algorithm, C: Clone, R, L: Limiter<Algorithm = A>> RateLimitLa
     /// [tiers](crate::algorithm::Tiered), the refund goes to the tier that the key used last. If both policies queue
     /// the request, the request is admitted as soon as both queues can admit it. On average, the inner service then
     /// receives no more requests than either queue alone would admit, but the intervals between the requests are less
-    /// even than with a single queue.
+    /// even than with a single queue. In rare cases, a request [displaces](crate::algorithm::QueueOverflow::DropOldest)
+    /// the oldest one of a full queue, and is then denied by the other policy.
     ///
     /// Both layers must have [`RateLimiter`](crate::RateLimiter)s, or both limiters of one `RedisStore` of the crate
     /// `tower-throttle-redis`: see [many machines]. The layer of a [`FairLimiter`](crate::limiter::FairLimiter) is

@@ -101,6 +101,28 @@ fn an_exhausted_total_is_reported_also_if_another_limit_denies_the_call() {
     assert_eq!(calls.stats().calls.queue_full, 1);
 }
 
+/// The first limit is reset, or its algorithm is replaced, while the call is queued by both, and then charges it.
+#[test]
+fn a_call_that_is_cancelled_in_one_queue_is_refunded_by_another_that_has_charged_it_since_a_reset() {
+    let bucket = |burst| TokenBucket::new(Quota::per_hour(1).burst(burst)).queue(5);
+    let changes: [fn(&RateLimiter<TokenBucket>); 3] = [
+        |first| assert!(first.reset(&())),
+        RateLimiter::reset_all,
+        |first| first.replace(TokenBucket::new(Quota::per_hour(1).burst(2)).queue(5)),
+    ];
+    for change in changes {
+        let clock = ManualClock::new();
+        let (first, second) = (limiter(bucket(1), &clock), limiter(bucket(1), &clock));
+        assert!(first.check(&()).is_allowed() && second.check(&()).is_allowed());
+        let mut call = waits(joined!(first, second).call(()));
+        change(&first);
+        assert!(!call.run() && first.queued() == 0 && second.queued() == 1);
+        assert_eq!(first.peek(&()).remaining(), 0);
+        drop(call);
+        assert_eq!(first.peek(&()).remaining(), 1);
+    }
+}
+
 #[test]
 fn a_settlement_charges_the_units_that_a_due_waiter_leaves() {
     let clock = ManualClock::new();

@@ -176,6 +176,27 @@ fn when_the_total_is_full_retry_after_says_when_there_is_a_place() {
     assert_eq!(denied(limiter.acquire("a")).retry_after(), Some(MS * 500));
 }
 
+/// A displaced call is told when its own maximum wait, not only that of the queue, fits again.
+#[test]
+fn a_displaced_call_is_told_when_it_would_not_wait_too_long() {
+    let rule = LeakyBucket::new(Quota::per_second(10)).queue(1).overflow(QueueOverflow::DropOldest);
+    let (limiter, clock) = limiter(rule);
+    assert!(limiter.check("key").is_allowed());
+    clock.set(MS * 50);
+    let impatient = || limiter.call("key").max_wait(MS * 50).acquire();
+    let mut oldest = queued(impatient());
+    let mut newer = queued(limiter.acquire("key"));
+    assert!(oldest.run());
+    // The newer call takes the slot at 100 ms, and the next is at 200 ms.
+    assert_eq!(oldest.output.unwrap().retry_after(), Some(MS * 100));
+    clock.set(MS * 100);
+    assert!(newer.run());
+    clock.set(MS * 150 - Duration::from_nanos(1));
+    assert_eq!(denied(impatient()).retry_after(), Some(Duration::from_nanos(1)));
+    clock.set(MS * 150);
+    let _again = queued(impatient());
+}
+
 /// Asserts that a call that waits at most `patience` is denied at every instant before its `retry_after`, and queued at
 /// this instant.
 fn is_kept<A: Algorithm>(name: &str, algorithm: A) {

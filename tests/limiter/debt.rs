@@ -86,6 +86,22 @@ fn a_settlement_gives_back_no_units_of_calls_that_were_made_after_a_reset() {
     each(FixedWindow::new(hour).block_for(SECOND).after(100));
 }
 
+/// A queued call is charged after the reset, so its settlement is that of any other call.
+#[test]
+fn a_settlement_gives_back_units_of_a_call_that_waited_during_a_reset() {
+    let limiter = limiter(TokenBucket::new(Quota::per_hour(10)).queue(5), &ManualClock::new());
+    let service = RateLimitLayer::with_limiter(Global, limiter.clone())
+        .cost(|_: &()| 5)
+        .settle(|_: &()| 1_u64)
+        .responder(ErrorResponder)
+        .layer(service_fn(async |()| Ok::<_, BoxError>(())));
+    assert!(limiter.check_n(&(), 10).is_allowed());
+    let mut call = waits(service.oneshot(()));
+    assert!(limiter.reset(&()));
+    assert!(call.run() && call.output.unwrap().is_ok());
+    assert_eq!((limiter.peek(&()).remaining(), units(&limiter)), (9, (0, 4, 0)));
+}
+
 /// The table remembers the last 64 keys that were reset in each of its parts, of which a table of 100 keys has one.
 #[test]
 fn the_reset_of_a_key_is_remembered_after_those_of_many_other_keys() {
@@ -397,7 +413,7 @@ fn a_waiter_that_debt_delays_beyond_its_maximum_is_denied_and_not_charged() {
     assert!(first.output.unwrap().is_allowed() && second.output.unwrap().is_allowed());
     let denied = third.output.unwrap();
     assert_eq!((denied.is_allowed(), denied.delay()), (false, 3 * SECOND));
-    assert_eq!(denied.retry_after(), Some(SECOND));
+    assert_eq!(denied.retry_after(), Some(Duration::ZERO), "it could be queued again, for a second");
     clock.advance(SECOND);
     assert!(limiter.check("key").is_allowed(), "the denied call was not charged");
     assert!(!limiter.check("key").is_allowed());

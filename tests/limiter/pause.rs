@@ -88,6 +88,10 @@ fn a_denial_has_the_rest_of_the_pause_or_a_longer_wait_by_the_rule() {
     assert_eq!(limiter.peek("key").retry_after(), Some(2 * SECOND));
     assert_eq!(limiter.check_n("key", 5).retry_after(), Some(2 * SECOND));
     assert!(limiter.check_n("key", 6).never_fits() && limiter.check_n("key", 0).is_allowed());
+    let (checked, peeked) = (limiter.check_n("key", 0), limiter.peek_n("key", 0));
+    for decision in [checked, peeked, limiter.acquire_n("key", 0).now(), limiter.check("key")] {
+        assert_eq!(decision.reset_after(), 2 * SECOND);
+    }
     limiter.charge("key", 9);
     // 9 missing, of which 2 are refilled at the end of the pause
     assert_eq!(limiter.check("key").retry_after(), Some(5 * SECOND));
@@ -218,11 +222,9 @@ fn a_queued_call_whose_maximum_wait_ends_in_the_pause_is_denied_then() {
     clock.advance(NANO);
     call.run();
     let denied = call.output.expect("its time is over");
-    assert_eq!((denied.is_allowed(), denied.retry_after()), (false, Some(4 * SECOND)));
-    // A new call waits only if the pause ends in time.
-    let mut late = PolledByHand::new(limiter.acquire("key"));
-    late.poll();
-    assert_eq!(late.output.and_then(|denied| denied.retry_after()), Some(3 * SECOND));
+    // A call waits only if the pause ends in time.
+    assert_eq!((denied.is_allowed(), denied.retry_after()), (false, Some(3 * SECOND)));
+    assert_eq!(limiter.acquire("key").now().retry_after(), Some(3 * SECOND));
 }
 
 #[test]

@@ -49,6 +49,21 @@ fn a_call_that_may_not_wait_displaces_no_waiter() {
     assert!(poll(&mut oldest).is_pending(), "no call has taken its place");
 }
 
+/// What a call that has waited too long would have held is free when it is told so.
+#[test]
+fn a_call_that_is_denied_at_its_deadline_is_told_what_is_left_without_it() {
+    let rule = Concurrency::per_key(3).total(5).queue(2).max_wait(Duration::from_secs(1));
+    let clock = ManualClock::new();
+    let limiter = RateLimiter::builder(rule).clock(clock.clone()).build();
+    let _held = [("a", 2), ("b", 1)].map(|(key, cost)| limiter.call(key).cost(cost).permit().unwrap());
+    let mut late = Box::pin(limiter.call("a").cost(2).acquire_permit());
+    assert!(poll(&mut late).is_pending());
+    assert_eq!(limiter.peek("a").remaining(), 0, "the total is 5");
+    clock.advance(Duration::from_secs(1));
+    let Poll::Ready(Err(denied)) = poll(&mut late) else { panic!("its time is over") };
+    assert_eq!((denied.decision().remaining(), limiter.peek("a").remaining()), (1, 1));
+}
+
 /// A call leaves the total of the tier with which it was made.
 #[test]
 fn a_call_with_a_tier_of_its_own_leaves_the_total_of_that_tier() {

@@ -17,7 +17,8 @@
 //!
 //! - The verdict does not change on the way up: either all calls are charged or queued, or none is. If one of the calls
 //!   that may fail has failed, the others of them are undone once no lock is held.
-//! - Calls of one key charge their total cost at once, and count at most one denial. The first of them is their leader.
+//! - Calls of one key charge their total cost at once, and count at most one denial. Their leader does both: the first of
+//!   them that must wait, or else the first.
 //! - References into a shard are not kept: each operation looks its key up again, because a key that was inserted beside
 //!   it may have moved it. Only a plain call keeps its state, because it is alone in its shard and inserts nothing.
 //! - Wakers run, warnings are logged, and charges are undone only once no lock is held.
@@ -27,7 +28,8 @@
 //!
 //! A joint call that must wait in the queue of one key is charged to the other keys when it is queued, because the
 //! limits of the other keys count arrivals. The call is charged to the key with the queue when that queue admits it.
-//! If the call is cancelled while it waits, the charges to the other keys are undone.
+//! If the call is cancelled while it waits, the charges to the other keys are undone. When the wait ends, all decisions
+//! are made to describe the keys as they are then.
 //!
 //! The recursion and the wait are one file, because both read and change what is known of the calls.
 
@@ -51,8 +53,9 @@ use crate::limiter::contract::Decided;
 use crate::limiter::fingerprint::Fingerprint;
 use crate::limiter::queue::{Enqueued, Key, Preview};
 use crate::limiter::reservation::Reservation;
+use crate::limiter::resets::ChargeTime;
 use crate::limiter::shard::Shard;
-use crate::limiter::table::{ChargeTime, Table};
+use crate::limiter::table::Table;
 use crate::limiter::wait::QueuedAcquire;
 use crate::stats::{CallCounts, CallOutcome};
 use crate::sys::lock::SpinGuard;
@@ -73,15 +76,17 @@ pub struct JointRequest<'a> {
     options: CallOptions,
 }
 
-/// The future of a call in one queue. Yields the decision with the permit of the call, and the clock reading at which
-/// the call was charged.
-type BoxWait = Pin<Box<dyn Future<Output = (Decided, Nanos)> + Send>>;
+/// The future of a call in one queue. Yields the decision with the permit of the call, and when the call was charged.
+type BoxWait = Pin<Box<dyn Future<Output = (Decided, ChargeTime)> + Send>>;
 
-/// A function that undoes the charge of a call. The argument is the clock reading at which the call was charged.
-type Undo = Box<dyn FnOnce(Nanos) + Send>;
+/// A function that undoes the charge of a call. The argument is when the call was charged.
+type Undo = Box<dyn FnOnce(ChargeTime) + Send>;
 
-/// A function that creates the reservation of a call. The argument is the clock reading at which the call was charged.
-type Reserve = Box<dyn FnOnce(Nanos) -> Reservation + Send>;
+/// A function that looks at the key of a call: it returns the decision that a call of cost 0 would get now.
+type Look = Box<dyn FnOnce() -> Decision + Send>;
+
+/// A function that creates the reservation of a call. The argument is when the call was charged.
+type Reserve = Box<dyn FnOnce(ChargeTime) -> Reservation + Send>;
 
 /// The verdict on a joint call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,8 +107,8 @@ pub struct JointWait {
     wake: Wakers,
 }
 
-/// One of the calls of a joint call. Several calls may use one state. Then the first of them is their leader, which
-/// charges the state for all of them.
+/// One of the calls of a joint call. Several calls may use one state. Then one of them is their leader, which charges the
+/// state for all of them.
 #[derive(Default)]
 struct Member {
     /// The index of the leader, which may be this call itself.
@@ -115,8 +120,10 @@ struct Member {
     /// The function that undoes the charge of the call, if the charge may have to be undone. For a denied call, drops what
     /// was held for its charge.
     undo: Option<Undo>,
-    /// The clock reading at which the call was charged.
-    charged_at: Nanos,
+    /// The function that looks at the key when the joint call has waited.
+    look: Option<Look>,
+    /// When the call was charged.
+    charged_at: ChargeTime,
     /// The permit of the call. Empty while the call waits, and for a call that needs no release.
     permit: Reservation,
     /// The function that creates the reservation of an admitted call that can be settled.
@@ -186,18 +193,23 @@ impl<'a> JointRequest<'a> {
         call
     }
 
-    /// Returns the function that undoes the charge of the call, whose key is locked.
+    /// Returns the function that undoes the charge of the call.
     fn undo<A: Algorithm>(&self, table: &Arc<Table<A>>, cost: u64) -> Undo {
         let (table, id, chosen) = (Arc::clone(table), self.id, self.algorithm.clone());
-        let charged = table.charge_time(Nanos::ZERO);
-        Box::new(move |at| table.undo(id, tier(chosen.as_ref()), cost, ChargeTime { at, ..charged }))
+        Box::new(move |charged_at| table.undo(id, tier(chosen.as_ref()), cost, charged_at))
     }
 
-    /// Returns the function that creates the reservation of the call, whose key is locked.
+    /// Returns the function that looks at the key of the call.
+    fn look<A: Algorithm>(&self, table: &Arc<Table<A>>) -> Look {
+        let (table, id, chosen) = (Arc::clone(table), self.id, self.algorithm.clone());
+        Box::new(move || table.peek(id, Attempt::of(0, tier(chosen.as_ref()), false)))
+    }
+
+    /// Returns the function that creates the reservation of the call.
     fn reserve<A: Algorithm>(&self, table: &Arc<Table<A>>) -> Reserve {
         let call = Attempt { algorithm: tier(self.algorithm.as_ref()), options: self.options };
-        let charge = MemoryCharge::new(table, self.id, call, table.charge_time(Nanos::ZERO));
-        Box::new(move |at| Reservation::of(charge.charged_at(at)))
+        let charge = MemoryCharge::new(table, self.id, call, ChargeTime::default());
+        Box::new(move |charged_at| Reservation::of(charge.charged_at(charged_at)))
     }
 }
 
@@ -270,8 +282,9 @@ impl Joint<'_> {
         let member = &mut all.members[*at];
         member.decision = Some(decision);
         if verdict == Verdict::Waits {
-            member.charged_at = algorithm.last_update(state);
+            member.charged_at = table.shared.charge_time(algorithm.last_update(state));
             member.undo = Some(request.undo(table, cost));
+            member.look = Some(request.look(table));
         }
         member.count(calls, verdict);
         verdict
@@ -420,7 +433,7 @@ struct Turn<'c> {
     call: Call<'c>,
     /// `false` if there is no room for the key.
     has_room: bool,
-    /// The index of the first call that uses the same state.
+    /// The index of the call that charges the same state for all calls that use it.
     leader: usize,
     /// The outcome that a call of the total cost of all calls with the same state would have.
     preview: Option<Preview>,
@@ -483,6 +496,21 @@ impl<'c, A: Algorithm> LockedCalls<'_, 'c, A> {
         }
         for index in 0..self.turns.len() {
             self.turns[index].preview = Some(self.preview(index, self.total(index), all));
+        }
+        for index in (0..self.turns.len()).rev() {
+            self.lead(index, all);
+        }
+    }
+
+    /// Makes the call of the turn at `index` the leader of those with the same state, if it must wait. Otherwise they would
+    /// not wait for its tier.
+    fn lead(&mut self, index: usize, all: &mut JointWait) {
+        let Turn { call, leader, preview, .. } = self.turns[index];
+        if matches!(preview, Some(Preview::Queue(_))) {
+            for turn in self.turns.iter_mut().filter(|turn| turn.leader == leader) {
+                turn.leader = call.at;
+                all.members[turn.call.at].leader = call.at;
+            }
         }
     }
 
@@ -557,7 +585,7 @@ impl<'c, A: Algorithm> LockedCalls<'_, 'c, A> {
                     member.undo = Some(request.undo(table, total));
                 }
             }
-            member.charged_at = key.last_update();
+            member.charged_at = table.shared.charge_time(key.last_update());
         });
     }
 
@@ -584,7 +612,7 @@ impl<'c, A: Algorithm> LockedCalls<'_, 'c, A> {
                 if all.members[call.at].decision.is_some_and(|decision| !decision.is_allowed()) {
                     verdict = Verdict::Denied;
                 }
-            } else if call.request.algorithm.is_some() {
+            } else if call.request.algorithm.is_some() && all.members[leader].wait.is_none() {
                 // The leader has charged the cost of this call. The decision describes the state after that charge.
                 all.members[call.at].decision = Some(self.preview(index, 0, all).decision());
             }
@@ -598,6 +626,9 @@ impl<'c, A: Algorithm> LockedCalls<'_, 'c, A> {
                 member.decision = member.decision.or(turn.previewed());
             } else if request.options.reserves && settles {
                 member.reserve = Some(request.reserve(self.table));
+            }
+            if verdict == Verdict::Waits {
+                member.look = Some(request.look(self.table));
             }
             member.count(&self.table.shared.calls, verdict);
         }
@@ -703,6 +734,18 @@ impl JointWait {
         }
     }
 
+    /// Lets each decision that allows a call describe the key as it is now. The caller ensures that no call is waiting.
+    fn look_again(&mut self) {
+        let decisions: Few<_> = (0..self.members.len()).map(|at| self.decision(at)).collect();
+        for (member, decision) in self.members.iter_mut().zip(decisions) {
+            if let Some(decision) = decision.filter(Decision::is_allowed)
+                && let Some(look) = member.look.take()
+            {
+                member.decision = Some(look().with_delay(Nanos::from(decision.delay()).0));
+            }
+        }
+    }
+
     /// Counts the outcomes of the calls. The caller ensures that no call is waiting.
     fn count(&self, is_denied: bool) {
         for (at, member) in self.members.iter().enumerate() {
@@ -760,6 +803,7 @@ impl Future for JointWait {
         if this.is_waiting() {
             return Poll::Pending;
         }
+        this.look_again();
         this.count(is_denied);
         Poll::Ready(Ok(this.decided()))
     }

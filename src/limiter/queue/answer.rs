@@ -15,6 +15,7 @@ use crate::clock::Nanos;
 use crate::decision::Decision;
 use crate::limiter::attempt::Attempt;
 use crate::limiter::options::OnClose;
+use crate::limiter::resets::ChargeTime;
 
 /// A call that arrives at a key.
 #[derive(Clone, Copy)]
@@ -27,6 +28,8 @@ struct Arrival {
     max_wait: u64,
     /// The settings of the queue, by the algorithm of the call. It has no places if the algorithm queues no calls.
     queue: QueueConfig,
+    /// The number of the waiters of other keys. It is read once, so that all of the judgement is by the same number.
+    others: u64,
 }
 
 /// The judgement on a call.
@@ -68,20 +71,21 @@ struct Moving<'k, 'a, A: Algorithm> {
 /// The result of polling a waiter.
 #[derive(Debug)]
 pub(in crate::limiter) enum PollTurn {
-    /// The decision, and the time at which an admitted call was charged.
-    Ready(Decision, Nanos),
+    /// The decision, and when an admitted call was charged.
+    Ready(Decision, ChargeTime),
     /// The call is not ready. Poll it again at this time, or when it is woken.
     Waits(Nanos),
 }
 
 impl Arrival {
-    fn new<A: Algorithm>(call: Attempt<'_, A>, queue: QueueConfig) -> Self {
+    fn new<A: Algorithm>(call: Attempt<'_, A>, queue: QueueConfig, others: u64) -> Self {
         Self {
             cost: call.cost(),
             priority: call.has_priority(),
             may_wait: call.may_wait() || queue.holds_requests(),
             max_wait: call.options.max_wait.min(queue.max_wait()),
             queue,
+            others,
         }
     }
 
@@ -144,7 +148,8 @@ impl<A: Algorithm> Key<'_, A> {
         if cost > 0 && decision.is_allowed() {
             self.commit();
         }
-        if self.is_held() { decision.with_remaining(0) } else { decision }
+        self.ensure_exact_projection(0);
+        self.admitted(decision)
     }
 
     /// Returns a decision that tells whether [`check`](Key::check) would admit a call now. Charges nothing, and admits
@@ -168,7 +173,11 @@ impl<A: Algorithm> Key<'_, A> {
             return after.deny_behind_queue(cost, gone, false);
         }
         let decision = after.algorithm().peek(after.state, after.now, cost);
-        if is_held { decision.with_remaining(0) } else { decision }
+        if !is_held {
+            return decision;
+        }
+        after.ensure_exact_projection(gone);
+        after.admitted(decision)
     }
 
     /// Charges the call, queues it, or denies it. A closed limiter neither charges nor queues, and its [`OnClose`]
@@ -182,8 +191,9 @@ impl<A: Algorithm> Key<'_, A> {
         };
         self.admit_due();
         let latest = self.queue.as_ref().map_or(0, |queue| queue.latest_ticket);
+        let arrival = Arrival::new(call, queue, self.others());
         let moving = Moving { key: self, tickets: latest + 1..=u64::MAX };
-        let entered = moving.key.enter(&Arrival::new(call, queue), judged);
+        let entered = moving.key.enter(&arrival, judged);
         moving.key.admit_due();
         mem::forget(moving);
         entered
@@ -200,7 +210,7 @@ impl<A: Algorithm> Key<'_, A> {
         };
         self.admit_due();
         self.ensure_exact_projection(0);
-        let arrival = &Arrival::new(call, queue);
+        let arrival = &Arrival::new(call, queue, self.others());
         match self.preview_fate(arrival) {
             Fate::Decided(decision) => Preview::of(decision),
             Fate::Full(decision) if !arrival.drops_oldest() || self.after_oldest(arrival).is_none() => {
@@ -234,13 +244,12 @@ impl<A: Algorithm> Key<'_, A> {
             Asked::Ready(decision, charged_at) => (PollTurn::Ready(decision, charged_at), None),
             Asked::Waits(wake_at, spare) => (PollTurn::Waits(wake_at), spare),
             Asked::Late(mut waiter) => {
-                let denial = self.reject(waiter.cost, waiter.tier.as_deref(), false);
-                let decision = denial.with_delay(self.now.saturating_since(waiter.arrived));
-                let spare = waiter.waker.take();
-                // The next waiters are told how many units remain, so those of this one must be free.
-                drop(waiter);
+                waiter.give_up_places();
+                // The denial describes the key after the admission of those behind.
                 self.admit_due();
-                (PollTurn::Ready(decision, self.now), spare)
+                let denial = self.reject(waiter.cost, waiter.tier.as_deref(), waiter.max_wait());
+                let decision = denial.with_delay(self.now.saturating_since(waiter.arrived));
+                (PollTurn::Ready(decision, ChargeTime::default()), waiter.waker.take())
             }
         }
     }
@@ -273,7 +282,7 @@ impl<A: Algorithm> Key<'_, A> {
     /// Decides a new call, or queues it.
     fn enter(&mut self, arrival: &Arrival, judged: Option<Decision>) -> Enqueued {
         let queue = arrival.queue;
-        let has_place = arrival.has_queue() && self.has_place(arrival) && self.shared.waiting.available() > 0;
+        let has_place = arrival.has_queue() && self.has_place(arrival) && !self.is_total_full(arrival);
         let waits = arrival.may_wait && has_place && arrival.max_wait == u64::MAX;
         if waits && !queue.is_exclusive() {
             // The call may wait for any length of time, or never fits. In both cases, the exact wait is not needed.
@@ -315,6 +324,7 @@ impl<A: Algorithm> Key<'_, A> {
         decision: Decision,
     ) -> Enqueued {
         let (ticket, cost, tier) = (oldest.ticket, oldest.cost, oldest.tier.take());
+        let max_wait = oldest.max_wait();
         // The waiter is answered at once, so that it learns its denial even if the algorithm panics.
         if let Some(mut schedule) = self.schedule() {
             let denial = Decision::deny(decision.limit(), 0, None, 0).with_queue_full();
@@ -327,11 +337,11 @@ impl<A: Algorithm> Key<'_, A> {
                 queued => queued,
             },
         };
-        // The `retry_after` of its decision is the time until a place is free.
-        let denial = self.reject(cost, tier.as_deref(), true).with_queue_full();
+        // The denial describes the key after the admission of those behind.
+        self.admit_due();
+        let denial = self.reject(cost, tier.as_deref(), max_wait).with_queue_full();
         if let Some(mut schedule) = self.schedule() {
             schedule.deny_again(ticket, denial);
-            schedule.wake_head();
         }
         entered
     }
@@ -388,7 +398,7 @@ impl<A: Algorithm> Key<'_, A> {
         if !is_in_time || !has_queue || is_beyond {
             return Fate::Decided(self.rejection(decision, arrival, counts));
         }
-        let mut is_total_full = self.shared.waiting.available() == 0;
+        let mut is_total_full = self.is_total_full(arrival);
         algorithm.for_each_total(&mut |total| is_total_full |= total.available() < arrival.cost);
         if is_total_full {
             Fate::Decided(self.rejection(decision, arrival, counts).with_queue_full())
@@ -468,12 +478,14 @@ impl<A: Algorithm> Key<'_, A> {
         }
     }
 
-    /// Returns the denial of a waiter of `cost` units that has left the queue, and counts it. If `may_wait`, its
-    /// `retry_after` is the time until it could be queued again.
-    fn reject(&mut self, cost: u64, tier: Option<&A>, may_wait: bool) -> Decision {
+    /// Returns the denial of a waiter that has left the queue, and counts it. Its `retry_after` is the time until the
+    /// call could be queued again, for at most `max_wait` nanoseconds.
+    fn reject(&mut self, cost: u64, tier: Option<&A>, max_wait: u64) -> Decision {
         let mut key = self.alike(None, tier);
         let Some(queue) = key.queue_config() else { unreachable!("a waiter has a queue") };
-        let arrival = Arrival { may_wait, ..Arrival::new(Attempt::<A>::new(cost), queue) };
+        let (max_wait, others) = (max_wait.min(queue.max_wait()), key.others());
+        // If only calls with priority wait, the waiter had priority.
+        let arrival = Arrival { cost, priority: true, may_wait: true, max_wait, queue, others };
         key.ensure_exact_projection(0);
         let decision = key.algorithm().peek(key.state, key.now, cost);
         key.rejection(decision, &arrival, true)
@@ -553,10 +565,9 @@ impl<A: Algorithm> Key<'_, A> {
 
     /// Returns the time until a denied call could be admitted or queued, in nanoseconds, if it is known.
     fn retry(&mut self, arrival: &Arrival) -> Option<u64> {
-        let Arrival { cost, may_wait, max_wait, queue, .. } = *arrival;
+        let Arrival { cost, may_wait, max_wait, queue, others, .. } = *arrival;
         let turn = self.turn(cost)?;
         // It is unknown when calls of other keys are admitted, so the places of these calls count as taken.
-        let others = self.shared.waiting.len().saturating_sub(self.waiting());
         let limit = self.shared.waiting.limit();
         if !may_wait || others >= limit || !arrival.has_queue() || !queue.is_timed() {
             // The call must be admitted at once, or it is unknown when the waiters are admitted.
@@ -589,6 +600,16 @@ impl<A: Algorithm> Key<'_, A> {
     /// Returns the number of the waiters.
     fn waiting(&self) -> u64 {
         self.queue.as_ref().map_or(0, |queue| queue.waiting.len() as u64)
+    }
+
+    /// Returns the number of the waiters of other keys.
+    fn others(&self) -> u64 {
+        self.shared.waiting.len().saturating_sub(self.waiting())
+    }
+
+    /// Returns whether the waiters of all keys leave no place to the call.
+    fn is_total_full(&self, arrival: &Arrival) -> bool {
+        arrival.others.saturating_add(self.waiting()) >= self.shared.waiting.limit()
     }
 
     /// Returns whether the key's queue has a place for the call. The total of all keys is another matter.

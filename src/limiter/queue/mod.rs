@@ -30,7 +30,7 @@ use std::task::Waker;
 
 use super::attempt::Attempt;
 use super::fingerprint::{Fingerprint, IdentityBuildHasher};
-use super::resets::Resets;
+use super::resets::{ChargeTime, Resets};
 use super::{Access, ShardConfig, Shared};
 use crate::algorithm::{Algorithm, Lockout, QueueSlot, SharedPermit, charge_available, limit_of_new_key};
 use crate::clock::Nanos;
@@ -132,8 +132,8 @@ struct Answered<A> {
     cost: u64,
     tier: Option<Box<A>>,
     decision: Decision,
-    /// The time at which the call was charged, if it was admitted.
-    charged_at: Nanos,
+    /// When the call was charged, if it was admitted.
+    charged_at: ChargeTime,
     permit: SharedPermit,
 }
 
@@ -171,8 +171,8 @@ struct Newcomer<'a, A> {
 
 /// The answer to the poll of a waiter's future.
 enum Asked<A> {
-    /// The decision, and the time at which an admitted call was charged.
-    Ready(Decision, Nanos),
+    /// The decision, and when an admitted call was charged.
+    Ready(Decision, ChargeTime),
     /// The call has waited for its maximum wait, and has left the queue.
     Late(Waiter<A>),
     /// The call waits. Poll it again at this time, or when it is woken. The waker is no longer needed.
@@ -185,6 +185,7 @@ struct Schedule<'a, A: Algorithm> {
     base: &'a A,
     state: &'a mut A::State,
     queue: &'a mut Queue<A>,
+    shared: &'a Shared,
     /// The wakers to wake, and to drop, once no lock is held, because a waker may run any code.
     wake: &'a mut Vec<Waker>,
     now: Nanos,
@@ -262,8 +263,9 @@ impl<'a, A: Algorithm> Key<'a, A> {
 
     #[inline]
     fn schedule(&mut self) -> Option<Schedule<'_, A>> {
-        let Self { config, state, queue, wake, now, .. } = self;
-        Some(Schedule { base: &config.algorithm, state, queue: queue.as_deref_mut()?, wake, now: *now })
+        let Self { config, state, queue, shared, wake, now, .. } = self;
+        let queue = queue.as_deref_mut()?;
+        Some(Schedule { base: &config.algorithm, state, queue, shared, wake, now: *now })
     }
 
     /// Returns the latest clock reading that the key has observed. Just after a call was admitted, this is the reading

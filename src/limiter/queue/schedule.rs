@@ -30,6 +30,7 @@ use super::{Answered, Asked, LastAdmission, Newcomer, Projection, Queue, Schedul
 use crate::algorithm::{Algorithm, QueueConfig, QueueSlot, SharedPermit};
 use crate::clock::Nanos;
 use crate::decision::Decision;
+use crate::limiter::resets::ChargeTime;
 
 /// The time after which other waiters admit the first one, because its future was not polled: three milliseconds. With
 /// the tick of tokio's timer, it is less than the time by which an admission may be late without moving the schedule.
@@ -241,7 +242,7 @@ impl<A: Algorithm> Schedule<'_, A> {
             self.wake_head();
             return None;
         }
-        let Self { base, state, queue, wake, now } = self;
+        let Self { base, state, queue, shared, wake, now } = self;
         let now = *now;
         // The key may have observed the clock since the last access to the queue. Only a reading before the key's
         // latest reading means that the clock was set back.
@@ -265,7 +266,7 @@ impl<A: Algorithm> Schedule<'_, A> {
             queue.undo = Some(LastAdmission { ticket, cost, at: queue.seen, before });
             let decision = Decision::allow(0, 0, 0).with_delay(now.saturating_since(arrived));
             // A bucket may admit a call without advancing its state to `now`.
-            let charged_at = now.max(queue.seen);
+            let charged_at = shared.charge_time(now.max(queue.seen));
             queue.answered.push_back(Answered { ticket, cost, tier, decision, charged_at, permit });
             wake.extend(waker);
         }
@@ -353,7 +354,7 @@ impl<A: Algorithm> Schedule<'_, A> {
     /// Computes the time at which the first waiter is admitted. Wakes each waiter with a timer that is set to a later
     /// time than it must be: one of the first two, or any waiter of an untimed queue.
     pub(super) fn wake_head(&mut self) {
-        let Self { base, state, queue, wake, now } = self;
+        let Self { base, state, queue, wake, now, .. } = self;
         let Some(first) = queue.waiting.front() else { return };
         let algorithm = first.algorithm(base);
         let ready_at = if queue.is_paused(*now) {
@@ -399,7 +400,7 @@ impl<A: Algorithm> Schedule<'_, A> {
     /// Computes when each waiter is admitted, and wakes all waiters, because the state was reset, or converted to another
     /// algorithm, so that all timers are wrong.
     pub(super) fn reschedule(&mut self) {
-        let Self { base, state, queue, wake, now } = self;
+        let Self { base, state, queue, wake, now, .. } = self;
         let mut ahead = queue.ahead_of_all(base, state, *now);
         let seen = base.last_update(state);
         for waiter in &mut queue.waiting {
@@ -530,8 +531,7 @@ impl<A: Algorithm> Schedule<'_, A> {
             queue.projection = projection;
         }
         let mut oldest = queue.waiting.pop_front()?;
-        oldest.slot = None;
-        oldest.permit = SharedPermit::default();
+        oldest.give_up_places();
         queue.ready_at = None;
         queue.ahead -= u128::from(oldest.cost);
         Some(oldest)
@@ -553,7 +553,8 @@ impl<A: Algorithm> Schedule<'_, A> {
         let decision = denial.with_delay(self.now.saturating_since(arrived));
         let permit = SharedPermit::default();
         self.wake.extend(waker);
-        let denied = Answered { ticket, cost, tier, decision, charged_at: self.now, permit };
+        let charged_at = ChargeTime::default();
+        let denied = Answered { ticket, cost, tier, decision, charged_at, permit };
         self.queue.answered.push_back(denied);
     }
 
@@ -637,6 +638,20 @@ impl<A> Waiter<A> {
     /// Returns the algorithm that admits the waiter: its tier, or otherwise the algorithm of the limiter.
     fn algorithm<'a>(&'a self, base: &'a A) -> &'a A {
         self.tier.as_deref().unwrap_or(base)
+    }
+
+    /// Returns the maximum time for which the waiter waits, in nanoseconds, or `u64::MAX`.
+    pub(super) fn max_wait(&self) -> u64 {
+        match self.deadline {
+            Nanos::MAX => u64::MAX,
+            deadline => deadline.saturating_since(self.arrived),
+        }
+    }
+
+    /// Gives up the places of the call in the counts of the waiters of all keys and of its algorithm.
+    pub(super) fn give_up_places(&mut self) {
+        self.slot = None;
+        self.permit = SharedPermit::default();
     }
 
     /// Returns the earliest time at which the waiter can be charged: its arrival, but at most `seen`, the key's time,

@@ -8,8 +8,8 @@ use crate::limiter::room::Room;
 use crate::quota::Quota;
 use crate::stats::UnitCounts;
 use crate::sys::lock::atomic::AtomicU64;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::task::Waker;
 use std::time::Duration;
 
@@ -250,6 +250,8 @@ fn without_a_queue_no_call_waits() {
 #[derive(Clone, Debug, Default)]
 struct Gate {
     leaves: Arc<AtomicUsize>,
+    /// The place of a call of another key, which leaves it when it is asked when a call of this key is admitted.
+    other: Arc<Mutex<Option<QueueSlot>>>,
 }
 
 /// The state of a key: the latest clock reading, and the time of the next admission.
@@ -306,6 +308,30 @@ impl Algorithm for Gate {
     fn queue_config(&self) -> Option<QueueConfig> {
         Some(QueueConfig::enabled(100_000))
     }
+
+    fn ready_at(&self, (now, next): &mut Times, later: Nanos, _: u64) -> Option<Nanos> {
+        *now = later;
+        drop(self.other.lock().unwrap().take());
+        Some(later.max(*next))
+    }
+}
+
+/// The last place of all keys becomes free while a call is denied that has found it taken.
+#[test]
+fn a_call_that_finds_all_places_taken_is_told_a_wait_though_one_is_free_meanwhile() {
+    let gate = Gate::default();
+    let mut bench = Bench::of(gate.clone());
+    bench.shared.waiting = Semaphore::new(1);
+    *gate.other.lock().unwrap() = bench.shared.waiting.try_acquire_one();
+    let mut acquire = || match bench.with(0, |key| key.acquire(Attempt::new(1).wait(), None)) {
+        Enqueued::Decided(decision) => decision,
+        Enqueued::Queued(ticket) => panic!("{ticket} waits"),
+    };
+    assert!(acquire().is_allowed());
+    let denied = acquire();
+    assert!(denied.is_queue_full());
+    assert_eq!(denied.retry_after(), Some(Duration::from_nanos(1)));
+    assert!(gate.other.lock().unwrap().is_none());
 }
 
 /// Most operations on a queue take constant time, however long the queue is, even if timers are late and admitted calls

@@ -243,8 +243,8 @@ pub(crate) struct Charge {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Turn {
     NotYet,
-    /// Charged at this time.
-    Released(u64),
+    /// Charged at this time, after this number of resets.
+    Released(u64, u64),
     Denied(Denial),
 }
 
@@ -534,7 +534,7 @@ impl<A: Kind> Single<A> {
             let Some(waiter) = key.waiting.remove(nth) else { return };
             key.latest = Some((waiter.id, before));
             let charged_at = self.algorithm.last_update(&key.state).0.max(at);
-            key.unseen.push((waiter, Turn::Released(charged_at)));
+            key.unseen.push((waiter, Turn::Released(charged_at, self.resets)));
         }
     }
 
@@ -754,7 +754,7 @@ impl<A: Kind> Limit for Single<A> {
                 if let Some((_, before)) = key.latest.take_if(|(latest, _)| *latest == id && undoes) {
                     algorithm.restore(&mut key.state, before);
                 }
-                if let Turn::Released(_) = turn {
+                if let Turn::Released(..) = turn {
                     let now = algorithm.last_update(&key.state);
                     algorithm.release(&mut key.state, now, cost);
                     this.in_total -= cost;
@@ -875,12 +875,12 @@ impl<A: Kind> Limit for Single<A> {
     }
 
     fn replace(&mut self, at: u64, params: &Params) {
-        self.resets += 1;
-        self.replaced = self.resets;
         let mut first = self.new_state(at);
         for key in self.keys.keys().copied().collect::<Vec<_>>() {
             self.with(at, key, |this, key| this.release(at, key));
         }
+        self.resets += 1;
+        self.replaced = self.resets;
         let new = A::in_model(params);
         new.migrate(&mut first, &self.algorithm, Nanos(at));
         let old = std::mem::replace(&mut self.algorithm, new);
@@ -1314,8 +1314,8 @@ impl Model {
         for share in call.shares.iter_mut().filter(|share| share.is_waiting) {
             let decision = match self.limits[share.limiter].turn(at, share.question.key, id) {
                 Turn::NotYet => PolicyDecision::Undecided,
-                Turn::Released(charged_at) => {
-                    share.charge.at = charged_at;
+                Turn::Released(charged_at, resets) => {
+                    (share.charge.at, share.charge.resets) = (charged_at, resets);
                     PolicyDecision::Allowed
                 }
                 Turn::Denied(denial) => PolicyDecision::Denied(denial),

@@ -429,14 +429,10 @@ impl World {
         let same = |other: &usize| *other != policy && LIMITER_OF[*other] == LIMITER_OF[policy];
         let same_limiter = (0..LIMITER_OF.len()).find(|other| same(other) && parts[*other].is_some());
         let other = same_limiter.and_then(|other| parts[other]);
-        if let Some(other) = other {
-            if self.random.one_in(2) {
-                part.key = other.key;
-            }
-            // The engine does not let a call wait for one key in two tiers: `faults` has such calls.
-            if self.waits_in_tiers(LIMITER_OF[policy]) {
-                part.key = (other.key + 1) % self.manner.keys;
-            }
+        if let Some(other) = other
+            && self.random.one_in(2)
+        {
+            part.key = other.key;
         }
         if self.waits_in_tiers(LIMITER_OF[policy]) {
             part.tier = 1;
@@ -644,7 +640,13 @@ impl World {
         };
         let asks: Vec<_> = info.asks.iter().filter(|ask| !ask.is_shadow).collect();
         // The engine then reports the units without charges that it has undone.
-        if self.model.is_denied_by_itself {
+        if self.model.is_denied_by_itself && !info.was_queued {
+            return;
+        }
+        // A policy whose queue has not decided the call, when another one denies it, reports nothing. An eviction of
+        // this step is not known yet.
+        let may_be_evicted = matches!(self.manner.table, Table::Full { evicts: true });
+        if info.was_queued && (reports.len() < asks.len() || may_be_evicted || self.is_over()) {
             return;
         }
         let verdicts = info.asks.iter().zip(&self.model.latest).filter(|(ask, _)| !ask.is_shadow);
@@ -661,6 +663,8 @@ impl World {
                 || other_keys && shares_total
                 || in_shadow
                 || has_no_room
+                // A call that was displaced learns later what was left then.
+                || info.was_queued && !report.is_allowed()
             {
                 continue;
             }
@@ -677,7 +681,7 @@ impl World {
                 continue;
             }
             // A limit that would queue a call ignores the maximum wait of the call if another limit denies it.
-            let would_wait = matches!(verdict, Some(Verdict::Wait | Verdict::Displace));
+            let would_wait = !info.was_queued && matches!(verdict, Some(Verdict::Wait | Verdict::Displace));
             if would_wait && question.max_wait.is_some_and(|max_wait| max_wait < u64::MAX) {
                 continue;
             }
@@ -706,6 +710,11 @@ impl World {
         let outcome = self.model.poll(self.now, id);
         if outcome != Outcome::Waiting {
             self.note(|_| format!("call {id} is {outcome:?}"));
+            let info = self.calls.remove(&id).expect("it has waited");
+            if info.was_queued && matches!(info.way, Way::Layer(..)) {
+                self.remaining_is_true(id, &info);
+            }
+            self.calls.insert(id, info);
         }
         self.has_outcome(id, outcome);
     }

@@ -161,7 +161,7 @@ fn lives(which: impl Fn(u64) -> bool, first: u64, count: u64, late: bool) {
     assert!(
         all.waited > scaled(10_000)
             && all.denied > scaled(10_000)
-            && all.displaced > scaled(1_000)
+            && all.displaced > scaled(500)
             && all.reported > scaled(10_000)
             && all.paused > scaled(1_000)
             && all.late > scaled(100),

@@ -8,7 +8,7 @@ use tower_throttle::clock::ManualClock;
 use tower_throttle::limiter::Acquire;
 use tower_throttle::{Decision, RateLimiter};
 
-use super::line::{Fate, Line, Slip};
+use super::line::{Fate, Line, Slip, Waiter};
 use crate::support::{PolledByHand, Random};
 
 /// The method by which a denied call is tried again.
@@ -16,8 +16,9 @@ use crate::support::{PolledByHand, Random};
 enum Method {
     Check,
     Acquire,
-    /// The call was displaced. It can be queued again when it would displace no other call.
-    Displaced,
+    /// The call has left the queue, displaced or at its deadline. It can be queued again when it would displace no other
+    /// call.
+    Left,
 }
 
 pub(crate) struct World<A: Algorithm> {
@@ -163,7 +164,7 @@ impl<A: Algorithm> World<A> {
                 call.run();
             });
         }
-        let mut reported = Vec::new();
+        let (mut reported, mut denials) = (Vec::new(), Vec::new());
         loop {
             let before = self.line.waiting.clone();
             let Some(at) = self.line.admit(self.now) else {
@@ -172,15 +173,16 @@ impl<A: Algorithm> World<A> {
                     assert_eq!(remaining, self.remaining(), "after having waited");
                 }
                 let Some(late) = self.line.late(self.now) else { break };
-                let (_, arrived) = self.line.waiting.remove(late).unwrap();
+                let waiter = self.line.waiting.remove(late).unwrap();
                 let denied = self.calls.remove(late).unwrap().output;
                 let denied = denied.unwrap_or_else(|| panic!("number {late} waits too long at {}", self.now));
                 assert!(!denied.is_allowed(), "number {late} has waited too long");
-                assert_eq!(denied.delay().as_nanos(), u128::from(self.now - arrived));
+                assert_eq!(denied.delay().as_nanos(), u128::from(self.now - waiter.arrived));
                 self.seen.late += 1;
+                denials.push((denied, waiter));
                 continue;
             };
-            let (cost, arrived) = before[at];
+            let Waiter { cost, arrived, .. } = before[at];
             self.passed.push((self.now, cost));
             let call = self.calls.remove(at).unwrap();
             let decision = call.output.unwrap_or_else(|| panic!("the first is late at {}", self.now));
@@ -190,6 +192,11 @@ impl<A: Algorithm> World<A> {
             self.seen.waited += 1;
         }
         assert!(self.calls.iter().all(PolledByHand::is_pending), "a call is early at {}", self.now);
+        // If several calls are late at one instant, the first is denied while the others still wait.
+        if let [(denied, waiter)] = denials[..] {
+            assert_eq!(denied.remaining(), self.remaining(), "after having waited too long");
+            self.is_true(denied, waiter, Method::Left, &mut Random::new(self.now));
+        }
     }
 
     fn remaining(&self) -> u64 {
@@ -202,10 +209,14 @@ impl<A: Algorithm> World<A> {
 
     /// Calls `acquire`.
     fn acquire(&mut self, cost: u64, random: &mut Random) {
-        let mut call = PolledByHand::new(self.limiter.acquire_n("key", cost));
+        let max_wait = random.one_in(6).then(|| random.below(12) * self.unit);
+        let asked = self.limiter.call("key").cost(cost);
+        let asked = max_wait.map_or(asked.clone(), |max_wait| asked.max_wait(Duration::from_nanos(max_wait)));
+        let mut call = PolledByHand::new(asked.acquire());
         call.poll();
-        self.log.push(format!("at {}: acquire {cost}: {:?}", self.now, call.output));
-        let fate = self.line.fate(cost, self.now);
+        self.log.push(format!("at {}: acquire {cost} within {max_wait:?}: {:?}", self.now, call.output));
+        let waiter = Waiter { cost, arrived: self.now, max_wait };
+        let fate = self.line.fate(waiter);
         match (fate, call.output) {
             (Fate::Passes, Some(decision)) => {
                 assert!(decision.is_allowed() && decision.delay().is_zero(), "should pass");
@@ -216,28 +227,29 @@ impl<A: Algorithm> World<A> {
                 assert_eq!(decision.remaining(), self.remaining());
             }
             (Fate::Waits, None) => {
-                self.line.join(cost, self.now);
+                self.line.join(waiter);
                 self.calls.push_back(call);
             }
             (Fate::Displaces, _) => {
                 let mut oldest = self.calls.pop_front().unwrap();
-                let (displaced, arrived) = self.line.waiting.pop_front().unwrap();
+                let displaced = self.line.waiting.pop_front().unwrap();
                 assert!(oldest.run(), "the oldest should be displaced, and woken");
                 let reported = oldest.output.unwrap();
-                self.log.push(format!("displaced, of {displaced}: {reported:?}"));
+                self.log.push(format!("displaced, {displaced:?}: {reported:?}"));
                 assert!(!reported.is_allowed());
-                assert_eq!(reported.delay().as_nanos(), u128::from(self.now - arrived));
+                assert_eq!(reported.delay().as_nanos(), u128::from(self.now - displaced.arrived));
                 self.seen.displaced += 1;
                 // The calls behind the displaced waiter may be admitted now, and so may the new call.
-                self.line.join(cost, self.now);
+                self.line.join(waiter);
                 self.calls.push_back(call);
                 self.settle();
-                self.is_true(reported, displaced, Method::Displaced, random);
+                assert_eq!(reported.remaining(), self.remaining(), "as the displaced call was told");
+                self.is_true(reported, displaced, Method::Left, random);
             }
             (Fate::Denied, Some(decision)) => {
                 assert!(!decision.is_allowed() && decision.delay().is_zero(), "should be denied");
                 assert_eq!(decision.remaining(), self.remaining());
-                self.is_true(decision, cost, Method::Acquire, random);
+                self.is_true(decision, waiter, Method::Acquire, random);
                 self.seen.denied += 1;
             }
             other => panic!("{other:?} for {cost} at {}", self.now),
@@ -257,9 +269,14 @@ impl<A: Algorithm> World<A> {
                 self.passed.push((self.now, cost));
             }
             true => {}
-            false => self.is_true(decision, cost, Method::Check, random),
+            false => {
+                let call = Waiter { cost, arrived: self.now, max_wait: None };
+                self.is_true(decision, call, Method::Check, random);
+            }
         }
         assert_eq!(decision.remaining(), self.remaining(), "by check");
+        let zero = self.limiter.peek_n("key", 0).reset_after();
+        assert_eq!(zero, self.limiter.check_n("key", 0).reset_after());
     }
 
     fn look(&mut self) {
@@ -271,7 +288,8 @@ impl<A: Algorithm> World<A> {
 
     /// Asserts that the call is denied at every instant before its `retry_after`, and not at this instant, if no other
     /// calls arrive. If the call could displace a waiter, `retry_after` is only an upper bound.
-    fn is_true(&mut self, decision: Decision, cost: u64, method: Method, random: &mut Random) {
+    fn is_true(&mut self, decision: Decision, call: Waiter, method: Method, random: &mut Random) {
+        let cost = call.cost;
         if cost > self.line.rule.capacity() {
             assert_eq!(decision.retry_after(), None, "never fits");
             return;
@@ -280,19 +298,20 @@ impl<A: Algorithm> World<A> {
         let denied = |after: u64| {
             let mut line = self.line.clone();
             line.go(self.now, self.now + after);
+            let again = Waiter { arrived: self.now + after, ..call };
             match method {
                 Method::Check => {
                     let is_paused = line.is_paused(self.now + after);
                     is_paused || !line.waiting.is_empty() || !line.rule.fits(cost)
                 }
-                Method::Acquire => line.fate(cost, self.now + after) == Fate::Denied,
-                Method::Displaced => {
+                Method::Acquire => line.fate(again) == Fate::Denied,
+                Method::Left => {
                     line.patience.drops_oldest = false;
-                    line.fate(cost, self.now + after) == Fate::Denied
+                    line.fate(again) == Fate::Denied
                 }
             }
         };
-        assert!(reported > 0 || matches!(method, Method::Displaced), "to be retried at once");
+        assert!(reported > 0 || matches!(method, Method::Left), "to be retried at once");
         assert!(!denied(reported), "denied at {reported}, as reported, by {method:?} of {cost}");
         self.seen.reported += 1;
         self.seen.paused += u64::from(self.line.is_paused(self.now));

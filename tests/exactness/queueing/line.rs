@@ -34,14 +34,22 @@ pub(crate) struct QueueConfig {
     pub(crate) drops_oldest: bool,
 }
 
+/// A call that waits, or would wait if it came now.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Waiter {
+    pub(crate) cost: u64,
+    pub(crate) arrived: u64,
+    /// The maximum wait of the call itself. That of the queue applies as well.
+    pub(crate) max_wait: Option<u64>,
+}
+
 #[derive(Clone, Debug)]
 pub(crate) struct Line {
     pub(crate) rule: Naive,
     /// The algorithm of a key that was never used.
     unused: Naive,
     pub(crate) patience: QueueConfig,
-    /// The cost and arrival of each waiter.
-    pub(crate) waiting: VecDeque<(u64, u64)>,
+    pub(crate) waiting: VecDeque<Waiter>,
     pub(crate) slip: Slip,
     /// The number of places that were not given back.
     lost: usize,
@@ -114,15 +122,20 @@ impl Line {
     }
 
     /// Adds a waiter behind all others.
-    pub(crate) fn join(&mut self, cost: u64, now: u64) {
+    pub(crate) fn join(&mut self, call: Waiter) {
         self.is_delayed &= !self.waiting.is_empty();
-        self.waiting.push_back((cost, now));
+        self.waiting.push_back(call);
+    }
+
+    /// Returns the latest time at which a call may be admitted, if there is one.
+    fn latest(&self, call: Waiter) -> Option<u64> {
+        let max_wait = self.patience.max_wait.into_iter().chain(call.max_wait).min()?;
+        Some(call.arrived + max_wait)
     }
 
     /// Returns the time at which the waiter at an index is denied, because it has waited for too long.
     pub(crate) fn deadline(&self, at: usize) -> Option<u64> {
-        let max_wait = self.patience.max_wait.filter(|_| self.is_delayed)?;
-        self.waiting.get(at).map(|(_, arrived)| arrived + max_wait)
+        self.waiting.get(at).filter(|_| self.is_delayed).and_then(|waiter| self.latest(*waiter))
     }
 
     /// Returns the index of a waiter that is denied at `now`.
@@ -131,23 +144,24 @@ impl Line {
     }
 
     /// Returns when a call would be admitted that arrives after the waiters in `before`.
-    fn turn(&self, before: impl Iterator<Item = (u64, u64)>, cost: u64, now: u64) -> u64 {
+    fn turn(&self, before: impl Iterator<Item = Waiter>, cost: u64, now: u64) -> u64 {
         let (mut rule, mut at) = self.start(now);
-        for (cost, arrived) in before {
+        for Waiter { cost, arrived, .. } in before {
             at = rule.turn(cost, at);
             assert!(rule.admit(Some((cost, arrived.max(self.since))), at));
         }
         rule.turn(cost, at) + u64::from(self.slip == Slip::ANanosecondLate)
     }
 
-    fn in_time(&self, gone: usize, cost: u64, now: u64) -> bool {
+    fn in_time(&self, gone: usize, call: Waiter) -> bool {
         let gone = if self.slip == Slip::TurnsForgetTheLine { self.waiting.len() } else { gone };
-        let Some(most) = self.patience.max_wait else { return true };
-        self.turn(self.waiting.iter().skip(gone).copied(), cost, now) <= now + most
+        let Some(latest) = self.latest(call) else { return true };
+        self.turn(self.waiting.iter().skip(gone).copied(), call.cost, call.arrived) <= latest
     }
 
-    /// Returns the outcome of a call.
-    pub(crate) fn fate(&self, cost: u64, now: u64) -> Fate {
+    /// Returns the outcome of a call that arrives now.
+    pub(crate) fn fate(&self, call: Waiter) -> Fate {
+        let Waiter { cost, arrived: now, .. } = call;
         let is_held = self.is_paused(now) && self.slip != Slip::NewCallsIgnoreAPause;
         if cost == 0 || self.waiting.is_empty() && !is_held && self.rule.fits(cost) {
             return Fate::Passes;
@@ -158,8 +172,8 @@ impl Line {
         let full = self.waiting.len() + self.lost >= self.patience.places as usize;
         match full {
             false if self.waiting.len() >= self.total => Fate::Denied,
-            false if self.in_time(0, cost, now) => Fate::Waits,
-            true if self.patience.drops_oldest && !self.waiting.is_empty() && self.in_time(1, cost, now) => {
+            false if self.in_time(0, call) => Fate::Waits,
+            true if self.patience.drops_oldest && !self.waiting.is_empty() && self.in_time(1, call) => {
                 Fate::Displaces
             }
             _ => Fate::Denied,
@@ -177,12 +191,12 @@ impl Line {
         }
         if self.slip == Slip::LighterOvertake {
             self.rule.observe(now);
-            let at = (0..self.waiting.len()).find(|at| self.rule.fits(self.waiting[*at].0))?;
-            let (cost, arrived) = self.waiting.remove(at).unwrap();
+            let at = (0..self.waiting.len()).find(|at| self.rule.fits(self.waiting[*at].cost))?;
+            let Waiter { cost, arrived, .. } = self.waiting.remove(at).unwrap();
             assert!(self.rule.admit(Some((cost, arrived)), now));
             return Some(at);
         }
-        let first = self.waiting.front().map(|(cost, arrived)| (*cost, (*arrived).max(self.since)));
+        let first = self.waiting.front().map(|first| (first.cost, first.arrived.max(self.since)));
         self.rule.admit(first, now).then(|| {
             self.waiting.pop_front();
             self.lost += usize::from(self.slip == Slip::PlacesStayTaken);
@@ -211,7 +225,7 @@ impl Line {
     /// Returns when the first waiter can be admitted, or when a waiter is denied because it has waited for too long.
     pub(crate) fn next(&self, now: u64) -> Option<u64> {
         let (rule, start) = self.start(now);
-        let admitted = self.waiting.front().map(|(cost, _)| rule.turn(*cost, start))?;
+        let admitted = self.waiting.front().map(|first| rule.turn(first.cost, start))?;
         let denied = (0..self.waiting.len()).filter_map(|at| self.deadline(at)).min();
         Some(denied.map_or(admitted, |denied| admitted.min(denied)))
     }

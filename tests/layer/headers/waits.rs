@@ -1,5 +1,7 @@
 //! Calls that are queued by one of several limits, or that none of them limits.
 
+use std::time::Duration;
+
 use axum::body::Body;
 use http::Request;
 use tower_throttle::algorithm::{FixedWindow, LeakyBucket, TokenBucket};
@@ -17,12 +19,29 @@ async fn a_queued_call_reports_both_limits() {
         .and(RateLimitLayer::new(Global, line).name("line"));
     let app = app().layer(layers);
     let calls = tokio::join!(ask(&app), ask(&app), ask(&app));
-    for (n, answer) in [calls.0, calls.1, calls.2].iter().enumerate() {
+    // The budget is charged for all of them before the second is admitted.
+    for (answer, budget) in [calls.0, calls.1, calls.2].iter().zip([59, 57, 57]) {
         assert_eq!(answer.status, 200);
         let names: Vec<_> = left(answer).into_iter().map(|(name, r, _)| (name, r)).collect();
-        assert_eq!(names, [("budget".to_owned(), 59 - n as u64)], "the next slot of the line is near");
+        assert_eq!(names, [("budget".to_owned(), budget)], "the next slot of the line is near");
         let line = policies(answer).into_iter().find(|(name, ..)| name == "line");
         assert_eq!(line, Some(("line".to_owned(), 10, 1)));
+    }
+}
+
+/// A limit that is charged at the arrival reports what it has when the call leaves the queue of another limit.
+#[tokio::test(start_paused = true)]
+async fn a_call_that_has_waited_reports_what_the_other_limit_has_now() {
+    let line = LeakyBucket::new(Quota::per(1, Duration::from_secs(5)).unwrap()).queue(5);
+    let layers = RateLimitLayer::new(Global, line)
+        .name("line")
+        .and(RateLimitLayer::new(Global, FixedWindow::new(Quota::per_minute(5))).name("window"));
+    let app = app().layer(layers);
+    let calls = tokio::join!(ask(&app), ask(&app), ask(&app), ask(&app), ask(&app));
+    let calls = [calls.0, calls.1, calls.2, calls.3, calls.4];
+    for (answer, (remaining, reset)) in calls.iter().zip([(4, 60), (0, 55), (0, 50), (0, 45), (0, 40)]) {
+        let window = left(answer).into_iter().find(|(name, ..)| name == "window");
+        assert_eq!(window, Some(("window".to_owned(), remaining, Some(reset))));
     }
 }
 

@@ -10,8 +10,8 @@ use tower_throttle::algorithm::{FixedWindow, SlidingLog, TokenBucket};
 use tower_throttle::key::{Extension, Global, from_fn};
 use tower_throttle::{Error, ErrorResponder, Quota, RateLimitLayer, RateLimiter};
 
-use super::tiered;
-use crate::support::Item;
+use super::{tiered, waits};
+use crate::support::{Item, Now};
 
 #[derive(Clone, Copy, Debug)]
 struct User {
@@ -118,6 +118,30 @@ async fn two_tiers_on_one_key_must_both_allow() {
             admitted += u64::from(service.clone().oneshot(()).await.is_ok());
         }
         assert!(admitted <= 4, "{admitted} admitted, where one of the rules allows 4");
+    }
+}
+
+/// If one of the tiers queues a call that the other would admit, the call waits, in either order of the layers.
+#[test]
+fn a_call_of_two_tiers_on_one_key_waits_for_the_one_that_must() {
+    let (small, large) =
+        (FixedWindow::new(Quota::per_minute(4)).queue(5), FixedWindow::new(Quota::per_minute(1_000)));
+    for small_first in [true, false] {
+        let (limiter, clock) = tiered(small.clone());
+        let by = |rule: &FixedWindow| {
+            let rule = rule.clone();
+            RateLimitLayer::with_limiter(Global, limiter.clone()).tier(move |(): &(), (): &()| rule.clone())
+        };
+        let service = match small_first {
+            true => by(&small).and(by(&large)),
+            false => by(&large).and(by(&small)),
+        };
+        let service = service.responder(ErrorResponder).layer(service_fn(async |()| Ok::<_, ()>(())));
+        assert!((0..2).all(|_| service.clone().oneshot(()).now().is_ok()));
+        let mut third = waits(service.clone().oneshot(()));
+        clock.advance(Duration::from_secs(60));
+        assert!(third.run() && third.output.unwrap().is_ok());
+        assert_eq!(limiter.call(&()).tier(&large).peek().remaining(), 1_000 - 2);
     }
 }
 
