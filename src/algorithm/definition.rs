@@ -91,7 +91,8 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
     /// is known, the refund undoes that charge, as far as its units still count, and other charges of the key are not
     /// affected. An algorithm that cannot tell which charges still count may treat a charge as expired if `now` is
     /// after `charged_at`. The algorithms of this crate undo nothing if the clock was set back by more than one period,
-    /// to before `charged_at`.
+    /// to before `charged_at`. If it was set back by more than one period to a later time, they may give back units of
+    /// calls that were charged before the step.
     fn refund(&self, state: &mut Self::State, now: Nanos, cost: u64, charged_at: Option<Nanos>);
 
     /// Settles a call that was charged `charged` units at `charged_at`, and whose actual cost is the lower number
