@@ -247,9 +247,9 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
     }
 
     /// Charges a call of `cost` that is first in the queue, if the call can be admitted at `now`. The call arrived at
-    /// `arrived`. Returns the time that counts as the time of the charge. By default, this is `now`. In a bucket, a
-    /// [`Smooth`](super::Smooth) or a tuple, it is the scheduled time of the call, or 5 ms before `now` if the
-    /// scheduled time is earlier than that.
+    /// `arrived`. Returns the time that counts as the time of the charge. By default, this is `now`. In a bucket or a
+    /// [`Smooth`](super::Smooth), it is the scheduled time of the call, or 5 ms before `now` if the scheduled time is
+    /// earlier than that. In a tuple, it is the latest of the members' times.
     ///
     /// Returns `None` if the call must still wait. This is not counted as a denial.
     #[doc(hidden)]
