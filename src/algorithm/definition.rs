@@ -97,7 +97,8 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
     /// is known, the refund undoes that charge, as far as its units still count, and other charges of the key are not
     /// affected. An algorithm that cannot tell which charges still count may treat a charge as expired if `now` is
     /// after `charged_at`. The algorithms of this crate undo nothing if the clock was set back by more than one period,
-    /// to before `charged_at`.
+    /// to before `charged_at`. If it was set back by more than one period to a later time, they may give back units of
+    /// calls that were charged before the step.
     fn refund(&self, state: &mut Self::State, now: Nanos, cost: u64, charged_at: Option<Nanos>);
 
     /// Settles a call that was charged `charged` units at `charged_at`, and whose actual cost is the lower number
@@ -252,9 +253,9 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
     }
 
     /// Charges a call of `cost` that is first in the queue, if the call can be admitted at `now`. The call arrived at
-    /// `arrived`. Returns the time that counts as the time of the charge. By default, this is `now`. In a bucket, a
-    /// [`Smooth`](super::Smooth) or a tuple, it is the scheduled time of the call, or 5 ms before `now` if the
-    /// scheduled time is earlier than that.
+    /// `arrived`. Returns the time that counts as the time of the charge. By default, this is `now`. In a bucket or a
+    /// [`Smooth`](super::Smooth), it is the scheduled time of the call, or 5 ms before `now` if the scheduled time is
+    /// earlier than that. In a tuple, it is the latest of the members' times.
     ///
     /// Returns `None` if the call must still wait. This is not counted as a denial.
     #[doc(hidden)]

@@ -24,7 +24,9 @@ use crate::error::ConfigError;
 /// the next scheduled time of a [`LeakyBucket`](crate::algorithm::LeakyBucket), or of a
 /// [`Smooth`](crate::algorithm::Smooth) that can admit no call now, is moved to at least as many intervals from now as
 /// the call costs. A `Smooth` that can admit a call now is charged the whole cost. So a user who moves to another tier
-/// keeps the charged units, and alternating between tiers gains nothing. A key has at most 32 tiers. If an admitted
+/// keeps the charged units. In a span of any length, a user who alternates between token buckets gets at most the
+/// largest burst and the refill of the fastest rate. This can be more than each of the buckets admits alone: with 10 a
+/// minute and 100 an hour, up to 700 in an hour. A key has at most 32 tiers. If an admitted
 /// call adds a tier to a key with 32 tiers, one of these 32 tiers is removed: the tier that becomes fresh first. A
 /// denied call adds its tier, too, so that its `retry_after` stays true. A call of cost 0 adds no tier. Once all tiers
 /// of a key are fresh, the key counts as a new key, and has only the tier of its next call. It is not promised with how
@@ -36,6 +38,8 @@ use crate::error::ConfigError;
 /// [`replace`](crate::limiter::RateLimiter::replace), it goes to the new default tier. If a call is
 /// [settled](crate::middleware::RateLimitLayer::settle) at less than it was charged, the difference goes back to the
 /// tier of the call only. The other tiers keep the charge, because it is not known how much of it they were charged.
+/// The same holds if a call is undone because another limit that is [joined](crate::middleware::RateLimitLayer::and)
+/// to this one denies it after it was charged here.
 /// Each tier of [lockouts](crate::algorithm::Lockout) counts its own denials, so one denial less than locks a key out,
 /// in each of two tiers, does not lock it out.
 ///
@@ -256,7 +260,8 @@ impl<A: Algorithm + PartialEq> Tiered<A> {
 impl<A: Algorithm + PartialEq> Algorithm for Tiered<A> {
     type State = TieredState<A>;
 
-    const UNDO_BY_COPY: bool = A::UNDO_BY_COPY;
+    // A refund would undo the charge in one tier only.
+    const UNDO_BY_COPY: bool = true;
     const NEEDS_RELEASE: bool = A::NEEDS_RELEASE;
 
     fn new_state(&self, created_at: Nanos, now: Nanos) -> TieredState<A> {
@@ -421,7 +426,7 @@ impl<A: Algorithm + PartialEq> Algorithm for Tiered<A> {
             let admitted = self.algorithm.admit_queued(own, now, arrived, cost);
             (admitted, if admitted.is_some() { Keep::Tier } else { Keep::State })
         })?;
-        state.count(state.by.last_update(&state.state), cost);
+        state.count(now, cost);
         Some(admitted)
     }
 
@@ -432,7 +437,7 @@ impl<A: Algorithm + PartialEq> Algorithm for Tiered<A> {
             let ready_at = self.algorithm.ready_at(own, now, cost).unwrap_or(now);
             (self.algorithm.project(own, now, arrived, cost).max(ready_at), Keep::Tier)
         });
-        state.count(state.by.last_update(&state.state), cost);
+        state.count(at, cost);
         at
     }
 

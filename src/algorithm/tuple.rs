@@ -255,9 +255,9 @@ macro_rules! tuple {
                 Some(latest)
             }
 
-            /// Admits the call if all members can admit it now, and otherwise returns `None`. The charge is dated at
-            /// the latest of three times: when all members admit it, its arrival, and 5 ms before the key's latest
-            /// clock reading.
+            /// Admits the call if all members can admit it now, and otherwise returns `None`. Each member admits the
+            /// call as if the call had arrived when the others could admit it. So a bucket or a `Smooth` keeps its
+            /// schedule if the admission is late, and a window counts the call now.
             fn admit_queued(
                 &self,
                 state: &mut Self::State,
@@ -265,14 +265,31 @@ macro_rules! tuple {
                 arrived: Nanos,
                 cost: u64,
             ) -> Option<Nanos> {
-                let ready_at = self.ready_at(state, now, cost)?;
-                if ready_at > now {
+                if now < self.last_update(state) {
+                    let _ = self.ready_at(state, now, cost);
+                }
+                // The time from which all members admit the call. A window that admits it at its own latest reading
+                // has perhaps done so for a while, so this reading must not move the schedules of the others.
+                let mut due = arrived;
+                $(
+                    let last = self.$at.last_update(&state.$at);
+                    let $part = self.$at.ready_at(&mut state.$at, last, cost).unwrap_or(Nanos::MAX);
+                    due = due.max(if $part > last { $part } else { $part.min(earliest_slot(now)) });
+                )+
+                if due > now && self.ready_at(state, now, cost)? > now {
                     return None;
                 }
-                let last_update = self.last_update(state);
-                let due = ready_at.max(arrived).max(earliest_slot(last_update)).min(last_update);
-                $(let _ = self.$at.admit_queued(&mut state.$at, now, due, cost);)+
-                Some(due)
+                let due = due.min(now);
+                let mut charged_at = due;
+                $(
+                    // A bucket does not look at the arrival, so its state is advanced to it.
+                    if $part < due && self.$at.last_update(&state.$at) < due {
+                        let _ = self.$at.ready_at(&mut state.$at, due, cost);
+                    }
+                    let admitted = self.$at.admit_queued(&mut state.$at, now, due, cost);
+                    charged_at = charged_at.max(admitted.unwrap_or(now));
+                )+
+                Some(charged_at)
             }
 
             fn report(

@@ -17,6 +17,14 @@ pub(crate) enum Naive {
     All(Vec<Naive>),
 }
 
+/// The time at which a member of a tuple could first admit the waiter, in nanoseconds.
+#[derive(Clone, Copy, Debug)]
+enum Ready {
+    At(u64),
+    /// Before the time that was last observed.
+    Before(u64),
+}
+
 /// Tokens, in grains. A nanosecond brings `limit` grains, and a token has `period` grains. The time is also in grains,
 /// because a token can become available between two nanoseconds.
 #[derive(Clone, Debug)]
@@ -208,6 +216,9 @@ impl Naive {
     /// Admits the first waiter of a queue, if it may be admitted by `now`. Otherwise, only advances the time.
     pub(crate) fn admit(&mut self, first: Option<(u64, u64)>, now: u64) -> bool {
         if let Some((cost, arrived)) = first {
+            if let Self::All(rules) = self {
+                return Self::release_from_all(rules, cost, arrived, now);
+            }
             if let Self::Bucket(bucket) = self {
                 let due = bucket.due(cost);
                 if due <= u128::from(now) * bucket.limit {
@@ -226,16 +237,56 @@ impl Naive {
                         }
                         _ => {}
                     }
-                    // In a tuple, the members with a schedule charge the call at the time at which all members admit
-                    // it.
-                    let at = if matches!(self, Self::All(_)) { now } else { arrived };
-                    self.take(cost, at);
+                    self.take(cost, arrived);
                     return true;
                 }
             }
         }
         self.observe(now);
         false
+    }
+
+    /// Releases a waiter of a tuple. Each member charges the waiter as if it had arrived when all others admit it.
+    fn release_from_all(rules: &mut [Naive], cost: u64, arrived: u64, now: u64) -> bool {
+        let ready = |rule: &Naive| match rule.ready(cost) {
+            Ready::At(at) => at,
+            Ready::Before(at) => at.min(earliest(now) as u64),
+        };
+        let due = rules.iter().map(ready).fold(arrived, u64::max);
+        let is_due = due <= now;
+        for rule in rules {
+            match rule {
+                Self::Bucket(bucket) if is_due => bucket.go(u128::from(due) * bucket.limit),
+                // The slot is not overdue: the call waits for another member.
+                Self::Leaky(leaky) if !is_due => leaky.next = leaky.next.max(u128::from(now) * leaky.limit),
+                _ => {}
+            }
+            assert!(rule.release(is_due.then_some((cost, due)), now) == is_due);
+        }
+        is_due
+    }
+
+    /// Returns when this member of a tuple can first admit a call.
+    fn ready(&self, cost: u64) -> Ready {
+        match self {
+            Self::Bucket(bucket) => {
+                let due = bucket.due(cost);
+                let at = due.div_ceil(bucket.limit) as u64;
+                if due <= bucket.at { Ready::Before(at) } else { Ready::At(at) }
+            }
+            Self::Leaky(leaky) if leaky.next <= leaky.at => Ready::Before(self.turn(cost, 0)),
+            Self::Leaky(_) | Self::Bursty(_) => Ready::At(self.turn(cost, 0)),
+            window => {
+                let last = match window {
+                    Self::Fixed(rule) => rule.clock().latest,
+                    Self::Sliding(rule) => rule.clock().latest,
+                    Self::Counter(rule) => rule.clock().latest,
+                    other => unreachable!("no window: {other:?}"),
+                };
+                let turn = window.turn(cost, last);
+                if turn <= last { Ready::Before(turn) } else { Ready::At(turn) }
+            }
+        }
     }
 
     /// Charges a call after the fact, at `now`, whether or not it fits.

@@ -142,6 +142,45 @@ fn after_a_stall_the_calls_queued_for_a_smooth_limiter_are_admitted_an_interval_
     queue.keeps_the_rate(1, 10, SECOND);
 }
 
+/// A tuple charges a queued call at the time at which all members admit it, as a lone algorithm does.
+#[test]
+fn the_queue_of_a_tuple_keeps_the_schedule_of_its_members() {
+    let wide = FixedWindow::new(quota(1_000_000, 1_000 * SECOND)).queue(2_000);
+    let mut queue = Stalled::with((Smooth::bursty(quota(10, SECOND)).queue(20), wide.clone()), 21);
+    assert_eq!(queue.stall_until(1_100 * MS), 1, "a stall stores no permits");
+    assert_eq!(queue.stall_until(1_195 * MS - 1), 0);
+    assert_eq!(queue.stall_until(1_195 * MS), 1);
+    queue.finish(MS);
+    assert_eq!(queue.now, 1_195 * MS + 18 * 100 * MS);
+
+    fn look<A: Algorithm>(algorithm: A, tick: u64) {
+        let mut queue = Stalled::with(algorithm, 1_001);
+        queue.finish(tick);
+        assert_eq!(queue.now, 200 * MS, "{tick}");
+    }
+    let fast = quota(5_000, SECOND).burst(1);
+    for tick in [MS, TOLERANCE] {
+        look((LeakyBucket::new(fast).queue(2_000), wide.clone()), tick);
+        look((wide.clone(), TokenBucket::new(fast).queue(2_000)), tick);
+        look((Smooth::bursty(fast).queue(2_000), wide.clone()), tick);
+        look((LeakyBucket::new(fast).queue(2_000), TokenBucket::new(fast).queue(2_000)), tick);
+        look(Tiered::new((wide.clone(), LeakyBucket::new(fast).queue(2_000))), tick);
+    }
+}
+
+/// While a queued call waits for another member, a `Smooth` stores permits, but not in the stall after that wait.
+#[test]
+fn a_smooth_limiter_in_a_tuple_stores_the_time_for_which_it_waits_for_another_member() {
+    let window = FixedWindow::new(quota(10, SECOND)).queue(20);
+    let smooth = Smooth::bursty(quota(100, SECOND)).queue(20);
+    let mut queue = Stalled::with((smooth, window), 20);
+    for at in 1..=9 {
+        assert_eq!(queue.stall_until(at * 10 * MS), 1);
+    }
+    // At 1,000 ms, the window begins again, and 90 permits are stored.
+    assert_eq!(queue.stall_until(3_000 * MS), 10);
+}
+
 #[test]
 fn a_peek_and_the_times_of_later_waiters_follow_the_moved_schedule() {
     let mut queue = Stalled::with(LeakyBucket::new(quota(10, SECOND)).queue(20), 6);
@@ -176,6 +215,9 @@ fn queues_of_every_kind_keep_the_rate_after_any_stall() {
         look(random, bucket.clone(), burst, limit);
         look(random, (leaky.clone(), bucket.clone()), 1, limit);
         look(random, (leaky.clone(), leaky.clone()), 1, limit);
+        let wide = FixedWindow::new(self::quota(1_000_000, SECOND)).queue(100);
+        look(random, (Smooth::bursty(quota).queue(100), wide.clone()), 1, limit);
+        look(random, (wide, leaky.clone(), Smooth::bursty(quota).queue(100)), 1, limit);
         look(random, Tiered::new(leaky.clone()), 1, limit);
         look(random, bucket.clone().block_for(ns(SECOND)).after(1_000), burst, limit);
         look(random, Smooth::bursty(quota).queue(100), 1, limit);

@@ -5,7 +5,9 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tower::{Layer, Service, service_fn};
-use tower_throttle::algorithm::{FixedWindow, LeakyBucket, SlidingLog, Smooth, Tiered, TokenBucket};
+use tower_throttle::algorithm::{
+    Algorithm, FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, Smooth, Tiered, TokenBucket,
+};
 use tower_throttle::clock::ManualClock;
 use tower_throttle::key::from_fn;
 use tower_throttle::{Decision, ErrorResponder, Quota, RateLimitLayer, RateLimiter};
@@ -216,4 +218,40 @@ fn a_tier_lets_no_call_wait_longer_than_its_maximum() {
         line.retain_mut(|call| !call.run());
     }
     assert!(line.is_empty(), "a call waits longer");
+}
+
+/// A queued call is charged to the other tiers when it is admitted, and not when it arrived.
+#[test]
+fn a_queued_call_is_charged_to_the_other_tiers_at_its_admission() {
+    let slow = TokenBucket::new(Quota::per(1, 10 * SECOND).unwrap().burst(2)).queue(5);
+    let fast = TokenBucket::new(Quota::per_second(1));
+    let (limiter, clock) = tiered(slow.clone());
+    assert!(limiter.call("key").cost(2).check().is_allowed());
+    assert!(!limiter.call("key").tier(&fast).check().is_allowed());
+    let mut call = waits(limiter.call("key").acquire());
+    clock.advance(10 * SECOND);
+    assert!(call.poll());
+    let denied = limiter.call("key").tier(&fast).check();
+    assert_eq!((denied.is_allowed(), denied.retry_after()), (false, Some(SECOND)));
+}
+
+/// An admitted waiter whose future is dropped before its poll gives back what it was charged in every tier.
+#[test]
+fn a_cancelled_admission_is_undone_in_every_tier() {
+    fn look<A: Algorithm + PartialEq>(of: impl Fn(Quota) -> A) {
+        let (one, two) = (of(Quota::per_second(1)), of(Quota::per_hour(2)));
+        let (limiter, clock) = tiered(one.clone());
+        assert!(limiter.call("key").tier(&two).check().is_allowed());
+        let [first, second] = [(); 2].map(|()| waits(limiter.call("key").tier(&one).acquire()));
+        clock.advance(2 * SECOND);
+        assert!(!limiter.call("key").check().is_allowed(), "this admits the first");
+        drop(second);
+        assert_eq!(limiter.call("key").tier(&two).peek().remaining(), 0, "{one:?}");
+        drop(first);
+        let left = [&one, &two].map(|tier| limiter.call("key").tier(tier).peek().remaining());
+        assert_eq!(left, [1, 1], "{one:?}");
+    }
+    look(|quota| TokenBucket::new(quota).queue(5));
+    look(|quota| SlidingWindow::new(quota).queue(5));
+    look(|quota| SlidingLog::new(quota).queue(5));
 }
