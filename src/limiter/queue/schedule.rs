@@ -324,6 +324,14 @@ impl<A: Algorithm> Schedule<'_, A> {
         }
     }
 
+    /// Advances the state to `now` if the waiter at the index `at`, which leaves, is the first. Otherwise a tuple would
+    /// date the admission of the waiter behind it to a time at which that one was not the first yet.
+    fn observe_first(&mut self, at: usize) {
+        if at == 0 {
+            let _ = self.base.peek(self.state, self.now, 0);
+        }
+    }
+
     /// Simulates the admission of all due waiters. The state must be a copy of the key's state. Returns the number of due
     /// waiters.
     pub(super) fn simulate_due(&mut self) -> usize {
@@ -514,6 +522,7 @@ impl<A: Algorithm> Schedule<'_, A> {
 
     /// Removes the waiter at the index `at`, and wakes the waiter behind it, which may now be admitted earlier.
     fn leave(&mut self, at: usize) -> Option<Waiter<A>> {
+        self.observe_first(at);
         let Self { base, queue, wake, now, .. } = self;
         let waiter = queue.remove(base, *now, at)?;
         if let Some(behind) = queue.waiting.get_mut(at) {
@@ -526,6 +535,7 @@ impl<A: Algorithm> Schedule<'_, A> {
     /// Removes and returns the oldest waiter, which leaves the counts of the waiters of all keys and of its algorithm.
     /// `projection` is that [without it](Self::without_oldest), if waits are known.
     pub(super) fn displace(&mut self, projection: Option<Projection<A::State>>) -> Option<Waiter<A>> {
+        self.observe_first(0);
         let queue = &mut *self.queue;
         if projection.is_some() {
             queue.projection = projection;

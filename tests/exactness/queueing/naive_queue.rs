@@ -217,7 +217,7 @@ impl Naive {
     pub(crate) fn admit(&mut self, first: Option<(u64, u64)>, now: u64) -> bool {
         if let Some((cost, arrived)) = first {
             if let Self::All(rules) = self {
-                return Self::release_from_all(rules, cost, arrived, now);
+                return Self::admit_from_all(rules, cost, arrived, now);
             }
             if let Self::Bucket(bucket) = self {
                 let due = bucket.due(cost);
@@ -246,8 +246,8 @@ impl Naive {
         false
     }
 
-    /// Releases a waiter of a tuple. Each member charges the waiter as if it had arrived when all others admit it.
-    fn release_from_all(rules: &mut [Naive], cost: u64, arrived: u64, now: u64) -> bool {
+    /// Admits a waiter of a tuple. Each member charges the waiter as if it had arrived when all others admit it.
+    fn admit_from_all(rules: &mut [Naive], cost: u64, arrived: u64, now: u64) -> bool {
         let ready = |rule: &Naive| match rule.ready(cost) {
             Ready::At(at) => at,
             Ready::Before(at) => at.min(earliest(now) as u64),
@@ -261,7 +261,7 @@ impl Naive {
                 Self::Leaky(leaky) if !is_due => leaky.next = leaky.next.max(u128::from(now) * leaky.limit),
                 _ => {}
             }
-            assert!(rule.release(is_due.then_some((cost, due)), now) == is_due);
+            assert!(rule.admit(is_due.then_some((cost, due)), now) == is_due);
         }
         is_due
     }
