@@ -6,10 +6,10 @@
 //! - A call that uses one key several times costs the sum there, and the key admits the sum or nothing. If no limit denies
 //!   the call, the first policy of the key charges or queues the sum, and reports it if this fails after all.
 //! - A call that waits is charged by the other limits when it is queued, and by the limit with the queue when that queue
-//!   releases it. With several queues, it is admitted when all of them have released it.
-//! - The waiters of a key are released in the order of their arrival, each as soon as the algorithm admits it.
+//!   admits it. With several queues, it is admitted when all of them have admitted it.
+//! - The waiters of a key are admitted in the order of their arrival, each as soon as the algorithm admits it.
 //! - A call that is dropped or denied while it waits leaves its queues. The charges of the other limits are undone, as
-//!   far as they still count. A release that the call has not observed yet is undone unless another call was admitted
+//!   far as they still count. An admission that the call has not observed yet is undone unless another call was admitted
 //!   since, or the key was changed in another way.
 //! - A limit in shadow mode decides the calls that all other limits admit, neither denies nor delays any, and charges
 //!   those that it would have admitted.
@@ -42,8 +42,8 @@ pub(crate) enum Slip {
     DenialCharges,
     /// A limit that admits a call counts a denial if another limit denies the call.
     DenialIsCountedByAll,
-    /// The other limits are charged for a queued call only when the queue releases it.
-    OthersChargeAtRelease,
+    /// The other limits are charged for a queued call only when the queue admits it.
+    OthersChargeAtAdmission,
     /// A dropped call stays charged by the limits that have charged it.
     DropKeepsCharges,
     /// The charges of a dropped call are given back in full, even if they no longer count.
@@ -56,14 +56,14 @@ pub(crate) enum Slip {
     ShadowChargesDenied,
     /// A limit in shadow mode denies calls.
     ShadowDenies,
-    /// A waiter that fits is released before an earlier one.
+    /// A waiter that fits is admitted before an earlier one.
     LighterOvertake,
-    /// A call in several queues is admitted when one of them releases it.
+    /// A call in several queues is admitted when one of them admits it.
     OneQueueIsEnough,
     /// If one queue denies a waiting call, the call stays in the other queues.
     StaysInOtherQueues,
-    /// A dropped call stays charged if its queue has released it, and the call has not observed that.
-    ReleaseIsFinal,
+    /// A dropped call stays charged if its queue has admitted it, and the call has not observed that.
+    AdmissionIsFinal,
     /// A permit is released when the call is admitted.
     PermitEndsAtOnce,
     /// The permit of a call that is dropped in a queue is not released.
@@ -74,7 +74,7 @@ pub(crate) enum Slip {
     OthersCountAdmitted,
     /// A new call passes during a pause if its key has no waiters.
     NewCallsPassInPause,
-    /// Waiters are released during a pause.
+    /// Waiters are admitted during a pause.
     WaitersPassInPause,
     /// The denials of a pause are counted.
     PauseIsCounted,
@@ -88,7 +88,7 @@ impl Slip {
     pub(crate) const ALL: [Self; 23] = [
         Self::DenialCharges,
         Self::DenialIsCountedByAll,
-        Self::OthersChargeAtRelease,
+        Self::OthersChargeAtAdmission,
         Self::DropKeepsCharges,
         Self::DropGivesBackAll,
         Self::SameKeyIsChargedOnce,
@@ -98,7 +98,7 @@ impl Slip {
         Self::LighterOvertake,
         Self::OneQueueIsEnough,
         Self::StaysInOtherQueues,
-        Self::ReleaseIsFinal,
+        Self::AdmissionIsFinal,
         Self::PermitEndsAtOnce,
         Self::DropKeepsPermit,
         Self::NotSettled,
@@ -244,7 +244,7 @@ pub(crate) struct Charge {
 pub(crate) enum Turn {
     NotYet,
     /// Charged at this time, after this number of resets.
-    Released(u64, u64),
+    Admitted(u64, u64),
     Denied(Denial),
 }
 
@@ -262,7 +262,7 @@ pub(crate) enum Peek {
 /// A limit with its keys.
 pub(crate) trait Limit {
     fn copy(&self) -> Box<dyn Limit>;
-    /// Returns what happens to a call. Releases the waiters of the key that are due, and charges nothing.
+    /// Returns what happens to a call. Admits the waiters of the key that are due, and charges nothing.
     fn verdict(&mut self, at: u64, question: &Question) -> Verdict;
     /// Charges a call that passes.
     fn charge(&mut self, at: u64, question: &Question) -> Charge;
@@ -274,7 +274,7 @@ pub(crate) trait Limit {
     fn turn(&mut self, at: u64, key: Key, id: Id) -> Turn;
     /// Returns whether `turn` would return another value than `NotYet`.
     fn has_turn(&self, at: u64, key: Key, id: Id) -> bool;
-    /// Takes a call out of the queue. If the queue has released the call, undoes the release.
+    /// Takes a call out of the queue. If the queue has admitted the call, undoes the admission.
     fn leave(&mut self, at: u64, key: Key, id: Id);
     /// Returns whether a charge still counts. `resets` is the number of resets before it.
     fn counts(&self, key: Key, resets: u64) -> bool;
@@ -296,8 +296,8 @@ pub(crate) trait Limit {
     /// Returns the number of calls of cost 1 like this one that would pass now, one after another. Also counts those
     /// that would wait, if the limit reports them.
     fn remaining(&self, at: u64, question: &Question) -> u64;
-    /// Returns when the first waiter of the key is released, if that is known.
-    fn next_release(&self, at: u64, key: Key) -> Option<u64>;
+    /// Returns when the first waiter of the key is admitted, if that is known.
+    fn next_admission(&self, at: u64, key: Key) -> Option<u64>;
     /// Returns the number of queued calls.
     fn queued(&self) -> usize;
     /// Returns for each key of a call whether the table has room for it.
@@ -360,9 +360,9 @@ pub(crate) struct Single<A: Kind> {
 struct KeyState<A: Algorithm> {
     state: A::State,
     waiting: VecDeque<Waiter>,
-    /// The calls that were released or denied, and have not observed it.
+    /// The calls that were admitted or denied, and have not observed it.
     unseen: Vec<(Waiter, Turn)>,
-    /// The latest release, with the state before it, while nothing else has changed the key since.
+    /// The latest admission, with the state before it, while nothing else has changed the key since.
     latest: Option<(Id, A::State)>,
     /// No waiter is charged before this time: the latest reset, or the end of the latest pause.
     since: u64,
@@ -382,7 +382,7 @@ struct Waiter {
     cost: u64,
     tier: Option<usize>,
     arrived: u64,
-    /// The time from which the call is denied, if it is unknown when it will be released, or if it was delayed.
+    /// The time from which the call is denied, if it is unknown when it will be admitted, or if it was delayed.
     deadline: u64,
 }
 
@@ -510,8 +510,8 @@ impl<A: Kind> Single<A> {
         }
     }
 
-    /// Releases the waiters that are due.
-    fn release(&self, at: u64, key: &mut KeyState<A>) {
+    /// Admits the waiters that are due.
+    fn admit_due(&self, at: u64, key: &mut KeyState<A>) {
         self.observe_pause(at, key);
         if key.is_paused && self.fixed.slip != Slip::WaitersPassInPause {
             return;
@@ -534,19 +534,19 @@ impl<A: Kind> Single<A> {
             let Some(waiter) = key.waiting.remove(nth) else { return };
             key.latest = Some((waiter.id, before));
             let charged_at = self.algorithm.last_update(&key.state).0.max(at);
-            key.unseen.push((waiter, Turn::Released(charged_at, self.resets)));
+            key.unseen.push((waiter, Turn::Admitted(charged_at, self.resets)));
         }
     }
 
-    /// Makes a change between two releases, after which the latest release is final.
+    /// Makes a change between two admissions, after which the latest admission is final.
     fn commit(&self, at: u64, key: &mut KeyState<A>, change: impl FnOnce(&mut A::State)) {
-        self.release(at, key);
+        self.admit_due(at, key);
         key.latest = None;
         change(&mut key.state);
-        self.release(at, key);
+        self.admit_due(at, key);
     }
 
-    /// Returns whether a call would be released within its maximum wait, behind all waiters but the first `gone`.
+    /// Returns whether a call would be admitted within its maximum wait, behind all waiters but the first `gone`.
     fn is_in_time(&self, at: u64, key: &KeyState<A>, gone: usize, question: &Question) -> bool {
         let max_wait = question.max_wait.unwrap_or(0).min(self.settings.max_wait);
         if max_wait == u64::MAX || !self.settings.is_timed {
@@ -634,7 +634,7 @@ impl<A: Kind> Limit for Single<A> {
             };
         }
         self.with(at, key, |this, key| {
-            this.release(at, key);
+            this.admit_due(at, key);
             let algorithm = this.algorithm(tier);
             let alone = algorithm.peek(&mut key.state, Nanos(at), cost);
             let is_open = !key.is_paused(at) || this.fixed.slip == Slip::NewCallsPassInPause;
@@ -656,13 +656,13 @@ impl<A: Kind> Limit for Single<A> {
             return Charge { at, resets: self.resets, holds: false, settles: false };
         }
         let charged_at = self.with(at, key, |this, key| {
-            this.release(at, key);
+            this.admit_due(at, key);
             let decision = this.algorithm(tier).check(&mut key.state, Nanos(at), cost);
             assert!(decision.is_allowed(), "it passes");
             if cost > 0 {
                 (key.latest, key.is_used) = (None, true);
             }
-            this.release(at, key);
+            this.admit_due(at, key);
             this.algorithm(tier).last_update(&key.state).0
         });
         self.in_total += cost;
@@ -690,7 +690,7 @@ impl<A: Kind> Limit for Single<A> {
                 key.seen = this.algorithm.last_update(&key.state).0;
             }
             key.waiting.push_back(Waiter { id, cost, tier, arrived: at, deadline });
-            this.release(at, key);
+            this.admit_due(at, key);
         });
         Charge { at, resets: self.resets, holds: A::NEEDS_RELEASE, settles: !A::NEEDS_RELEASE }
     }
@@ -712,7 +712,7 @@ impl<A: Kind> Limit for Single<A> {
 
     fn turn(&mut self, at: u64, key: Key, id: Id) -> Turn {
         self.with(at, key, |this, key| {
-            this.release(at, key);
+            this.admit_due(at, key);
             let turn = match key.unseen.iter().position(|(waiter, _)| waiter.id == id) {
                 Some(nth) => {
                     key.latest.take_if(|(latest, _)| *latest == id);
@@ -730,37 +730,37 @@ impl<A: Kind> Limit for Single<A> {
                     Turn::Denied(Denial::Limit)
                 }
             };
-            this.release(at, key);
+            this.admit_due(at, key);
             turn
         })
     }
 
     fn has_turn(&self, at: u64, key: Key, id: Id) -> bool {
         let mut found = self.keys[&key].clone();
-        self.release(at, &mut found);
+        self.admit_due(at, &mut found);
         found.waiting.iter().all(|waiter| waiter.id != id || self.is_too_late(at, &found, waiter))
     }
 
     fn leave(&mut self, at: u64, key: Key, id: Id) {
         self.with(at, key, |this, key| {
-            this.release(at, key);
+            this.admit_due(at, key);
             if let Some(nth) = key.waiting.iter().position(|waiter| waiter.id == id) {
                 this.in_total -= key.waiting[nth].cost;
                 key.waiting.remove(nth);
             } else if let Some(nth) = key.unseen.iter().position(|(waiter, _)| waiter.id == id) {
                 let (Waiter { cost, tier, .. }, turn) = key.unseen.remove(nth);
                 let algorithm = this.algorithm(tier).clone();
-                let undoes = this.fixed.slip != Slip::ReleaseIsFinal;
+                let undoes = this.fixed.slip != Slip::AdmissionIsFinal;
                 if let Some((_, before)) = key.latest.take_if(|(latest, _)| *latest == id && undoes) {
                     algorithm.restore(&mut key.state, before);
                 }
-                if let Turn::Released(..) = turn {
+                if let Turn::Admitted(..) = turn {
                     let now = algorithm.last_update(&key.state);
                     algorithm.release(&mut key.state, now, cost);
                     this.in_total -= cost;
                 }
             }
-            this.release(at, key);
+            this.admit_due(at, key);
         });
     }
 
@@ -785,7 +785,7 @@ impl<A: Kind> Limit for Single<A> {
         self.in_total -= cost;
         self.with(at, key, |this, key| {
             this.algorithm(tier).release(&mut key.state, Nanos(at), cost);
-            this.release(at, key);
+            this.admit_due(at, key);
         });
     }
 
@@ -803,7 +803,7 @@ impl<A: Kind> Limit for Single<A> {
         } else if actual > cost && !self.is_closed {
             self.with(at, key, |this, key| {
                 let algorithm = this.algorithm(tier).clone();
-                this.release(at, key);
+                this.admit_due(at, key);
                 key.is_delayed |= !key.waiting.is_empty();
                 this.commit(at, key, |state| {
                     let _ = algorithm.charge(state, Nanos(at), actual - cost, MAX_DEBT);
@@ -844,7 +844,7 @@ impl<A: Kind> Limit for Single<A> {
             }
             // Without waiters and calls in progress, the key is a new key.
             key.is_used = held > 0 || this.is_held(at, key);
-            this.release(at, key);
+            this.admit_due(at, key);
         });
     }
 
@@ -853,7 +853,7 @@ impl<A: Kind> Limit for Single<A> {
             return false;
         }
         self.with(at, key, |this, key| {
-            this.release(at, key);
+            this.admit_due(at, key);
             if duration == 0 && !key.is_paused {
                 return;
             }
@@ -865,7 +865,7 @@ impl<A: Kind> Limit for Single<A> {
             key.is_paused = (lasts || duration > 0) && at < key.since;
             key.is_delayed |= !key.waiting.is_empty();
             key.is_used = true;
-            this.release(at, key);
+            this.admit_due(at, key);
         });
         duration > 0
     }
@@ -877,7 +877,7 @@ impl<A: Kind> Limit for Single<A> {
     fn replace(&mut self, at: u64, params: &Params) {
         let mut first = self.new_state(at);
         for key in self.keys.keys().copied().collect::<Vec<_>>() {
-            self.with(at, key, |this, key| this.release(at, key));
+            self.with(at, key, |this, key| this.admit_due(at, key));
         }
         self.resets += 1;
         self.replaced = self.resets;
@@ -892,7 +892,7 @@ impl<A: Kind> Limit for Single<A> {
                 if this.fixed.slip == Slip::ReplacementEndsPause {
                     key.is_paused = false;
                 }
-                this.release(at, key);
+                this.admit_due(at, key);
             });
         }
     }
@@ -901,7 +901,7 @@ impl<A: Kind> Limit for Single<A> {
         self.is_closed = true;
         for key in self.keys.keys().copied().collect::<Vec<_>>() {
             self.with(at, key, |this, key| {
-                this.release(at, key);
+                this.admit_due(at, key);
                 key.is_paused = false;
                 for waiter in std::mem::take(&mut key.waiting) {
                     this.in_total -= waiter.cost;
@@ -913,7 +913,7 @@ impl<A: Kind> Limit for Single<A> {
 
     fn observe(&mut self, at: u64, key: Key) {
         self.with(at, key, |this, key| {
-            this.release(at, key);
+            this.admit_due(at, key);
             let _ = this.algorithm.peek(&mut key.state, Nanos(at), 0);
         });
     }
@@ -929,7 +929,7 @@ impl<A: Kind> Limit for Single<A> {
             this.observe_pause(at, key);
             key.clone()
         });
-        self.release(at, &mut found);
+        self.admit_due(at, &mut found);
         if cost > 0 && found.is_paused(at) && found.waiting.is_empty() && self.settings.is_timed {
             return Peek::Paused(self.wait_in_pause(at, &found, cost));
         }
@@ -959,7 +959,7 @@ impl<A: Kind> Limit for Single<A> {
             .count() as u64
     }
 
-    fn next_release(&self, at: u64, key: Key) -> Option<u64> {
+    fn next_admission(&self, at: u64, key: Key) -> Option<u64> {
         let found = self.keys.get(&key)?;
         let first = found.waiting.front()?;
         let (mut state, start) = self.start(at, found);
@@ -1172,7 +1172,7 @@ impl Model {
                 let again = again.max_by_key(|verdict| verdict.rank()).expect("a share has parts");
                 let limit = &mut self.limits[share.limiter];
                 match again {
-                    Verdict::Pass if waits && self.slip == Slip::OthersChargeAtRelease => {
+                    Verdict::Pass if waits && self.slip == Slip::OthersChargeAtAdmission => {
                         share.is_owed = true;
                     }
                     Verdict::Pass => {
@@ -1314,7 +1314,7 @@ impl Model {
         for share in call.shares.iter_mut().filter(|share| share.is_waiting) {
             let decision = match self.limits[share.limiter].turn(at, share.question.key, id) {
                 Turn::NotYet => PolicyDecision::Undecided,
-                Turn::Released(charged_at, resets) => {
+                Turn::Admitted(charged_at, resets) => {
                     (share.charge.at, share.charge.resets) = (charged_at, resets);
                     PolicyDecision::Allowed
                 }
@@ -1407,7 +1407,7 @@ impl Model {
         }
     }
 
-    /// Returns whether a queue has released or denied a waiting call, which has not observed that.
+    /// Returns whether a queue has admitted or denied a waiting call, which has not observed that.
     pub(crate) fn has_turn(&self, at: u64, id: Id) -> bool {
         let mut waiting = self.calls[&id].shares.iter().filter(|share| share.is_waiting);
         waiting.any(|share| self.limits[share.limiter].has_turn(at, share.question.key, id))
@@ -1425,7 +1425,7 @@ impl Model {
     }
 
     /// Returns whether the call would be denied at `then`, if no other call is made until then and all waiters are
-    /// released on time.
+    /// admitted on time.
     pub(crate) fn denies_at(
         &self,
         at: u64,
@@ -1438,11 +1438,11 @@ impl Model {
         shares.iter().any(|share| {
             let (mut limit, mut now) = (self.limits[share.limiter].copy(), at);
             let key = share.question.key;
-            while let Some(next) = limit.next_release(now, key).filter(|next| *next <= then) {
+            while let Some(next) = limit.next_admission(now, key).filter(|next| *next <= then) {
                 let queued = limit.queued();
                 now = next.max(now);
                 limit.observe(now, key);
-                assert!(limit.queued() < queued, "a waiter is released when it is ready");
+                assert!(limit.queued() < queued, "a waiter is admitted when it is ready");
             }
             let mut verdicts = share.parts.iter().map(|(_, part)| limit.verdict(then, part));
             verdicts.any(|verdict| matches!(verdict, Verdict::Deny(_)))

@@ -1,5 +1,5 @@
 //! The oracle, which makes each operation on the limiters and on the model, and compares all that can be seen: the outcome
-//! of each call, the decision of each policy, the state of each key, the waiters that are released, and all counts.
+//! of each call, the decision of each policy, the state of each key, the waiters that are admitted, and all counts.
 //!
 //! A case has a few limiters, which are called through several layers and directly. Calls are polled only when they were
 //! woken, and sometimes late. At the end, each call has ended, and nothing may be left of it.
@@ -867,12 +867,12 @@ impl World {
         self.shadows[policy].set(is_on);
     }
 
-    /// Returns to which time the clock must be set for the next waiter to be released.
-    fn next_release(&self) -> Option<u64> {
+    /// Returns to which time the clock must be set for the next waiter to be admitted.
+    fn next_admission(&self) -> Option<u64> {
         let queues = self.model.queues();
         let next = queues
             .iter()
-            .filter_map(|(limiter, key)| self.model.limit_ref(*limiter).next_release(self.now, *key));
+            .filter_map(|(limiter, key)| self.model.limit_ref(*limiter).next_admission(self.now, *key));
         let grid = self.scale.grid;
         next.min().map(|next| (next.max(self.now) - grid / 2).next_multiple_of(grid))
     }
@@ -888,7 +888,7 @@ impl World {
         let limiter = self.any_limiter();
         let Params { period, limit, .. } = self.params[limiter];
         let now = self.now - grid / 2;
-        let next = self.next_release().unwrap_or(now);
+        let next = self.next_admission().unwrap_or(now);
         let to = match self.random.below(9) {
             0 | 1 => next,
             2 => next.saturating_sub(grid),
@@ -899,8 +899,8 @@ impl World {
             _ => now + self.random.below(12) * grid,
         };
         let to = to.max(now).next_multiple_of(grid);
-        // Late waiters are released by whatever uses their key next.
-        while let Some(next) = self.next_release().filter(|next| *next < to)
+        // Late waiters are admitted by whatever uses their key next.
+        while let Some(next) = self.next_admission().filter(|next| *next < to)
             && next > self.now - grid / 2
             && !self.random.one_in(5)
         {

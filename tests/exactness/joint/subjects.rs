@@ -59,7 +59,7 @@ pub(crate) struct Settings {
     pub(crate) drops_oldest: bool,
     /// The units that calls with priority may borrow, if only these calls wait.
     pub(crate) priority_units: Option<u64>,
-    /// `true` if it is known when a waiter will be released.
+    /// `true` if it is known when a waiter will be admitted.
     pub(crate) is_timed: bool,
     pub(crate) total: Option<u64>,
 }
