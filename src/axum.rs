@@ -46,8 +46,8 @@ impl<S: Send + Sync> FromRequestParts<S> for Decisions {
     }
 }
 
-/// Extracts the meter of the request. If no [metered](crate::RateLimitLayer::metered) layer limits the request, the meter
-/// is a new one, by which nothing is charged.
+/// Extracts the meter of the request. If no [metered](crate::RateLimitLayer::metered) layer limits the request, the
+/// meter is a new one, by which nothing is charged.
 impl<S: Send + Sync> FromRequestParts<S> for Meter {
     type Rejection = Infallible;
 

@@ -142,8 +142,8 @@ impl Decision {
     /// Returns whether the call was denied because its key is [locked out](crate::algorithm::Lockout), or because the
     /// denial itself begins a lockout.
     ///
-    /// With several limits on one key, this is `true` if any of them locks the key out. A layer rejects such HTTP requests
-    /// with the status of any denial or, by choice, with [another one](crate::HttpResponder::lockout_status).
+    /// With several limits on one key, this is `true` if any of them locks the key out. A layer rejects such HTTP
+    /// requests with the status of any denial or, by choice, with [another one](crate::HttpResponder::lockout_status).
     #[must_use]
     pub const fn is_locked_out(&self) -> bool {
         self.has(LOCKED_OUT)
@@ -211,8 +211,8 @@ impl Decision {
     /// if queued calls leave before their turns: because they are cancelled, or because a
     /// [pause](crate::RateLimiter::pause) or a charge after the fact has delayed them beyond their maximum wait.
     ///
-    /// The time is zero for a call that has left the queue, because it has waited too long or was displaced, if the call
-    /// could be queued again at once.
+    /// The time is zero for a call that has left the queue, because it has waited too long or was displaced, if the
+    /// call could be queued again at once.
     #[must_use]
     pub const fn retry_after(&self) -> Option<Duration> {
         match self.retry_nanos() {

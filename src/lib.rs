@@ -3,8 +3,8 @@
 //! A [`RateLimitLayer<K, A>`](RateLimitLayer) wraps any tower `Service`. A [key extractor](key) `K` identifies the
 //! caller, and an [algorithm] `A` decides whether the call is admitted now. The layer forwards an admitted call and
 //! reports the remaining units. A denied call is answered with `429 Too Many Requests` and the time to wait in
-//! `Retry-After`, and a denied gRPC call with `RESOURCE_EXHAUSTED`. Calls over the limit can wait for their turn instead:
-//! see [queueing](guide::queueing).
+//! `Retry-After`, and a denied gRPC call with `RESOURCE_EXHAUSTED`. Calls over the limit can wait for their turn
+//! instead: see [queueing](guide::queueing).
 //!
 //! # First steps
 //!
@@ -67,8 +67,8 @@
 //! - **How much?** [Limits](guide::limits) has a table of the algorithms. Several limits on one key are a tuple of
 //!   algorithms, and limits on different keys are layers that are joined with [`and`](RateLimitLayer::and). If one
 //!   layer wraps another instead, the outer layer charges calls that the inner layer denies.
-//! - **What does a call cost?** One unit, or what [`cost`](RateLimitLayer::cost) says. If the cost is known only when the
-//!   response has ended, as for tokens and rows, the limit is [metered](guide::costs).
+//! - **What does a call cost?** One unit, or what [`cost`](RateLimitLayer::cost) says. If the cost is known only when
+//!   the response has ended, as for tokens and rows, the limit is [metered](guide::costs).
 //! - **Where?** [Ordering](guide::ordering) says which layers belong outside the limit, such as CORS, and which
 //!   inside.
 //! - **Is the limit right?** Try it in [shadow mode](guide::rollout), and watch its [counts](guide::production).

@@ -59,8 +59,8 @@ impl Recurrence {
         is_first.then(|| self.count.swap(0, Ordering::Relaxed))
     }
 
-    /// Lets the event after the one that is due at `next` be due a minute after `now`. Returns `false` if another thread
-    /// has logged the event that is due meanwhile, so that it is enough.
+    /// Lets the event after the one that is due at `next` be due a minute after `now`. Returns `false` if another
+    /// thread has logged the event that is due meanwhile, so that it is enough.
     fn is_first(&self, next: u64, now: u64) -> bool {
         let after = now.saturating_add(MINUTE);
         self.next.compare_exchange(next, after, Ordering::Relaxed, Ordering::Relaxed).is_ok()
@@ -105,8 +105,8 @@ impl Recurrence {
         }
     }
 
-    /// Logs, if an event is due, that calls have priority on a limit that ignores priority. `limiter` is the name of the
-    /// limiter.
+    /// Logs, if an event is due, that calls have priority on a limit that ignores priority. `limiter` is the name of
+    /// the limiter.
     pub fn priority_ignored(&self, limiter: Option<&str>) {
         if let Some(count) = self.due(false) {
             event!(

@@ -228,10 +228,10 @@ impl<L: Callee<Algorithm: StoredAlgorithm>> RedisCall<'_, L> {
 }
 
 impl<L: Callee + Settles> RedisCall<'_, L> {
-    /// Takes the units if all of them are available, with the cost of the call as an estimate. The actual cost is charged
-    /// when the reservation is [settled](Reservation::settle), by a trip that is not waited for. The reservation may be
-    /// settled on any thread, and after the limiter was closed. Returns the denial, if the call is denied. Never waits in
-    /// a queue. See [`Call::reserve`](tower_throttle::limiter::Call::reserve).
+    /// Takes the units if all of them are available, with the cost of the call as an estimate. The actual cost is
+    /// charged when the reservation is [settled](Reservation::settle), by a trip that is not waited for. The
+    /// reservation may be settled on any thread, and after the limiter was closed. Returns the denial, if the call is
+    /// denied. Never waits in a queue. See [`Call::reserve`](tower_throttle::limiter::Call::reserve).
     pub fn reserve(self) -> RedisReply<Result<Reservation, Denied>> {
         let Self { limiter, key, mut request } = self;
         request.settles = true;

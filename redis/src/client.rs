@@ -453,8 +453,8 @@ impl Connection for Client {
 
 /// Returns the settings of connections.
 fn config() -> AsyncConnectionConfig {
-    // Calls that are not polled keep their places in the pipeline. So the pipeline is long. Otherwise a task that begins
-    // many calls and does not poll them would delay all other calls.
+    // Calls that are not polled keep their places in the pipeline. So the pipeline is long. Otherwise a task that
+    // begins many calls and does not poll them would delay all other calls.
     AsyncConnectionConfig::new()
         .set_pipeline_buffer_size(PIPELINE)
         .set_connection_timeout(None)
@@ -462,8 +462,8 @@ fn config() -> AsyncConnectionConfig {
 }
 
 impl Server {
-    /// Makes a connection. Also returns the version of the master, or 0 without sentinels. Each sentinel is asked within
-    /// `limit`.
+    /// Makes a connection. Also returns the version of the master, or 0 without sentinels. Each sentinel is asked
+    /// within `limit`.
     async fn connect(
         &self,
         limit: Duration,

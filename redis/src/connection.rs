@@ -53,7 +53,8 @@ pub(super) trait Connection: Send + Sync + 'static {
     }
 
     /// Subscribes to a channel, on a connection of its own to the server of the present connection, and passes each
-    /// message to `on_message`. The future ends when one of the two connections ends. By default, there are no messages.
+    /// message to `on_message`. The future ends when one of the two connections ends. By default, there are no
+    /// messages.
     fn listen(&self, _channel: String, _on_message: Box<dyn Fn(&str) + Send + Sync>) -> BoxFuture<Listened> {
         Box::pin(std::future::pending())
     }

@@ -8,8 +8,8 @@ use tokio::runtime::Handle;
 /// The error of a [`RedisStore`](super::RedisStore) that could not be set up, or that could not decide a call.
 ///
 /// The message of the error says what to change, why and, if the store could not connect, which server the error is
-/// about. It has no part of a password. By default, a layer that gets this error rejects the request with HTTP status 503,
-/// or with gRPC `UNAVAILABLE`.
+/// about. It has no part of a password. By default, a layer that gets this error rejects the request with HTTP status
+/// 503, or with gRPC `UNAVAILABLE`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RedisError {
     kind: RedisErrorKind,
@@ -27,8 +27,8 @@ pub enum RedisErrorKind {
     Config,
     /// The name of a limiter is empty, or another limiter with the same name has another algorithm or quota.
     Name,
-    /// The states or the queue of this algorithm, as it is configured, cannot be kept in Redis. In joined layers, a call gets
-    /// this error if it would have to wait in a queue of the process.
+    /// The states or the queue of this algorithm, as it is configured, cannot be kept in Redis. In joined layers, a
+    /// call gets this error if it would have to wait in a queue of the process.
     Algorithm,
     /// No reply came before the deadline of the call. The call is charged if the server has executed it before that
     /// deadline. A call for a [permit](super::RedisPermits) also gets this error if its place in the queue has expired,

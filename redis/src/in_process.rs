@@ -163,8 +163,8 @@ impl RedisInProcess {
     }
 }
 
-/// Decides calls as the script of a token bucket does, and returns the new value. Returns `None` if the frame is not that
-/// of a token bucket, or if the value has another frame.
+/// Decides calls as the script of a token bucket does, and returns the new value. Returns `None` if the frame is not
+/// that of a token bucket, or if the value has another frame.
 fn decide_bucket(mut packed: Unpacked, value: &[u8], now: u64) -> Option<Vec<u8>> {
     let frame = Frame { head: packed.eight()?, tail: packed.string()? };
     let unit = frame.unit();

@@ -57,8 +57,8 @@ pub(super) trait Member: Send + Sync {
     /// Returns the denial of the call if its limiter was closed.
     fn closed_denial(&self) -> Option<Decision>;
 
-    /// Returns the part of this limiter in a script, and the frame of the values that the limiter writes. Returns `None`
-    /// if no script can decide the call at this cost.
+    /// Returns the part of this limiter in a script, and the frame of the values that the limiter writes. Returns
+    /// `None` if no script can decide the call at this cost.
     fn script_part(&self, cost: u64) -> Option<(&ScriptPart, &Frame)>;
 
     /// Adds to an error of a key whose value is not one of the limiter which limiter it is.
@@ -89,8 +89,8 @@ pub(super) trait Member: Send + Sync {
     /// Takes a place among the calls of the limiter that wait, if one is free.
     fn total_place(&self) -> Option<TotalPlace<'_>>;
 
-    /// Returns the reservation of the call, which was charged at this time of the server's clock. `runtime` is the runtime
-    /// that settles the call.
+    /// Returns the reservation of the call, which was charged at this time of the server's clock. `runtime` is the
+    /// runtime that settles the call.
     fn reservation(&self, charged_at: Nanos, runtime: &Handle) -> Reservation;
 
     /// Returns the algorithm of the call, if it is not the limiter's own.
@@ -239,7 +239,8 @@ async fn decide_joint(members: Few<Joined>, count: usize) -> Result<AllDecisions
     Ok(conclude(call.members, decided, count))
 }
 
-/// Counts the parts of a call, whose decisions are those of `decided`. Returns the decisions by the places of the parts.
+/// Counts the parts of a call, whose decisions are those of `decided`. Returns the decisions by the places of the
+/// parts.
 ///
 /// If the call is denied, a part in shadow mode has no share in the denial, and no decision.
 fn conclude(members: Few<Joined>, decided: AllDecisions, count: usize) -> AllDecisions {

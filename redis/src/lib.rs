@@ -1,5 +1,5 @@
-// The front page is the README. Of two definitions of a link, the first one counts: here, links lead to items and chapters
-// that rustdoc checks, and on a repository's page to files.
+// The front page is the README. Of two definitions of a link, the first one counts: here, links lead to items and
+// chapters that rustdoc checks, and on a repository's page to files.
 #![doc = include_str!("guide/rustdoc_links.md")]
 #![doc = include_str!("../README.md")]
 #![cfg_attr(docsrs, feature(doc_cfg))]

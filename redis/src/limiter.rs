@@ -147,8 +147,8 @@ impl<A: StoredAlgorithm> RedisLimiterBuilder<A> {
     /// Sets a limiter in memory, to which a call is passed if Redis cannot decide the call.
     ///
     /// `limiter` charges only the calls that are passed to it, so give it one machine's share of the quota. A call is
-    /// settled where it was charged: in Redis, or in `limiter`. The time that a call has waited before Redis failed counts
-    /// towards its maximum wait in `limiter`.
+    /// settled where it was charged: in Redis, or in `limiter`. The time that a call has waited before Redis failed
+    /// counts towards its maximum wait in `limiter`.
     ///
     /// No method fails: what Redis cannot do is done in `limiter`, and is then `Ok`. This is true of `check`,
     /// `acquire`, `peek`, `charge`, `refund` and `reset`. A reset is always made in `limiter` as well. A reset during
@@ -285,21 +285,22 @@ impl<A: StoredAlgorithm> RedisLimiter<A> {
     /// [`RateLimiter::replace`]. The states of keys are converted when the keys are next used, even by a call that is
     /// denied, and not by a peek. A key that is not used before its state expires is a new key.
     ///
-    /// Other processes continue with their own algorithm, and the fallback with its own. If the states or the queue of the
-    /// new algorithm cannot be kept in Redis, the old algorithm stays in use, and the error is logged (feature `tracing`).
+    /// Other processes continue with their own algorithm, and the fallback with its own. If the states or the queue of
+    /// the new algorithm cannot be kept in Redis, the old algorithm stays in use, and the error is logged (feature
+    /// `tracing`).
     pub fn replace(&self, algorithm: A) {
         self.shared.trips.replace(algorithm, &self.shared.name);
     }
 
-    /// Closes the limiter and all its clones for ever: calls of this process that wait are denied at once, and new calls
-    /// with a cost above 0 are denied as well, without a trip. See [`RateLimiter::close`].
+    /// Closes the limiter and all its clones for ever: calls of this process that wait are denied at once, and new
+    /// calls with a cost above 0 are denied as well, without a trip. See [`RateLimiter::close`].
     ///
     /// Calls whose trips are under way are decided by these trips. The units of calls that were to be admitted after a
     /// wait are given back. Other processes and other limiters of this process are not affected, even if they have the
     /// same name, and neither is the fallback.
     ///
-    /// Calls in progress are settled, and [`charge`](Self::charge) charges, as before, because other processes share the
-    /// keys. In memory, a closed limiter charges nothing more.
+    /// Calls in progress are settled, and [`charge`](Self::charge) charges, as before, because other processes share
+    /// the keys. In memory, a closed limiter charges nothing more.
     pub fn close(&self) {
         self.shared.calls.close();
     }
@@ -331,8 +332,8 @@ impl<A: StoredAlgorithm> RedisLimiter<A> {
     }
 
     /// Refunds or resets the key. A reset is also made in the fallback. A refund is made in the fallback only if Redis
-    /// fails. As with all methods, a failure of Redis is no error if there is a fallback. `then` gets whether a reset has
-    /// found a key that was not fresh.
+    /// fails. As with all methods, a failure of Redis is no error if there is a fallback. `then` gets whether a reset
+    /// has found a key that was not fresh.
     fn change<K: SharedKey + ?Sized, T: 'static>(
         &self,
         key: &K,
@@ -370,8 +371,8 @@ impl<A: StoredAlgorithm> RedisLimiter<Lockout<A>> {
     /// key is locked out: `false` only if `duration` is zero.
     ///
     /// The lockout is part of the key's state, which is compared and then replaced in one script. So no call that is
-    /// decided meanwhile is lost. The [fallback](RedisLimiterBuilder::fallback) locks the key out as well. If Redis fails,
-    /// only the fallback does.
+    /// decided meanwhile is lost. The [fallback](RedisLimiterBuilder::fallback) locks the key out as well. If Redis
+    /// fails, only the fallback does.
     ///
     /// Calls that wait in a process ask Redis in their turn. During the lockout they are then denied, unlike in memory.
     /// Calls of other processes that use the same name with another quota are denied as well. If a process with another
@@ -398,9 +399,10 @@ impl<A: StoredAlgorithm> RedisLimiter<Lockout<A>> {
         self.set_lockout(key, duration, false)
     }
 
-    /// Ends the lockout of the key, if it is in one, for all processes, and forgets the denials that were counted towards
-    /// the next one. See [`RateLimiter::lift_lockout`]. Returns whether the key was locked out or had such denials, in
-    /// Redis or in the [fallback](RedisLimiterBuilder::fallback). If Redis fails, only the fallback is changed and asked.
+    /// Ends the lockout of the key, if it is in one, for all processes, and forgets the denials that were counted
+    /// towards the next one. See [`RateLimiter::lift_lockout`]. Returns whether the key was locked out or had such
+    /// denials, in Redis or in the [fallback](RedisLimiterBuilder::fallback). If Redis fails, only the fallback is
+    /// changed and asked.
     pub fn lift_lockout<K: SharedKey + ?Sized>(&self, key: &K) -> RedisReply<bool> {
         self.set_lockout(key, Duration::ZERO, true)
     }
@@ -663,8 +665,8 @@ impl<'a, A: StoredAlgorithm> LimiterCall<'a, A> {
         Ok(denied(outcome.decision()))
     }
 
-    /// Returns the attempt with which the fallback decides the call, which arrived at `arrived`. The time since then is a
-    /// part of its maximum wait.
+    /// Returns the attempt with which the fallback decides the call, which arrived at `arrived`. The time since then is
+    /// a part of its maximum wait.
     fn local_attempt(&self, local: &RateLimiter<A>, arrived: Nanos) -> Attempt<'a, A> {
         let Self { shared, plan, request, .. } = *self;
         let attempt = request.attempt(&plan.algorithm);
@@ -677,7 +679,8 @@ impl<'a, A: StoredAlgorithm> LimiterCall<'a, A> {
         attempt.with_max_wait(Duration::from_nanos(max_wait.saturating_sub(waited)))
     }
 
-    /// Decides a call, which arrived at `arrived`, by the fallback. The layer goes on reporting the quotas of this limiter.
+    /// Decides a call, which arrived at `arrived`, by the fallback. The layer goes on reporting the quotas of this
+    /// limiter.
     async fn fall_back(
         &self,
         local: &RateLimiter<A>,

@@ -138,8 +138,8 @@ struct Open {
 pub(super) enum Admission {
     /// The breaker is closed.
     Closed,
-    /// The pause is over, and the call begins the trial with this number. If the server failed to write, the trip of the
-    /// call is the trial.
+    /// The pause is over, and the call begins the trial with this number. If the server failed to write, the trip of
+    /// the call is the trial.
     Trial(u64, bool),
     /// A trial is under way, until this time at the latest.
     Waits(Nanos),
@@ -587,8 +587,8 @@ impl Route {
 }
 
 impl Answer {
-    /// Parses a reply: the letter of the verdict, the server's time in microseconds as a [`StateReader`] reads it, and the
-    /// value. Also returns the server's time. Returns the reply itself if it has another form.
+    /// Parses a reply: the letter of the verdict, the server's time in microseconds as a [`StateReader`] reads it, and
+    /// the value. Also returns the server's time. Returns the reply itself if it has another form.
     fn parse(mut reply: Vec<u8>) -> Result<(Self, Nanos), Vec<u8>> {
         let time = reply.get(1..REPLY_HEAD);
         let Some(now) = time.and_then(|time| StateReader::new(time).instant()) else { return Err(reply) };
@@ -859,8 +859,8 @@ return 'D' .. stamp .. all
 ";
 
 /// Writes the states of the keys, unless another process has changed one of them. For each key, the arguments are the
-/// old state, the new state, and the time to live. If the new state is empty, the key is deleted. Deletions come first: if
-/// the user may not run one of the two commands, no state is charged. The state of a key that is deleted is fresh.
+/// old state, the new state, and the time to live. If the new state is empty, the key is deleted. Deletions come first:
+/// if the user may not run one of the two commands, no state is charged. The state of a key that is deleted is fresh.
 const SWAP: &str = "\
 for i = 1, #KEYS do
   if found[i] ~= ARGV[3 * i - 2] then return 'O' .. stamp .. all end

@@ -171,8 +171,8 @@ impl Links {
         Ok((runtime, route, deadline))
     }
 
-    /// Returns an error if the circuit breaker is open, so that a call is not sent. When the pause of the breaker is over,
-    /// the call first waits for a trial, which it begins if there is none.
+    /// Returns an error if the circuit breaker is open, so that a call is not sent. When the pause of the breaker is
+    /// over, the call first waits for a trial, which it begins if there is none.
     pub(super) async fn admit(
         &self,
         route: &Route,

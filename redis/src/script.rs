@@ -80,8 +80,8 @@ impl Script {
         Self::new(source, &format!("{REFUSED}{REFUSED_HASH}{body}"))
     }
 
-    /// Creates the script that is executed when a store connects. It writes nothing, and fails if the user may not run the
-    /// commands that each limiter of a rate needs, or those in its arguments.
+    /// Creates the script that is executed when a store connects. It writes nothing, and fails if the user may not run
+    /// the commands that each limiter of a rate needs, or those in its arguments.
     pub(super) fn of_connect(source: TimeSource, get: &str) -> Self {
         Self::new(source, &format!("{REFUSED}{get}{CONNECT}"))
     }
@@ -94,8 +94,8 @@ impl Script {
     /// Creates the script that decides checks, or returns `None` if it would need too many variables. Usually `keys`
     /// has one key. A joint call has several keys, and is charged to all of them or to none. The script has one
     /// argument, because the server reads one long argument faster than many short ones. It contains the deadline, the
-    /// frame of the values that this process writes for each key, the arguments of all steps, and the costs of each call,
-    /// one for each key. Each number has eight bytes, and each string ends with a zero byte.
+    /// frame of the values that this process writes for each key, the arguments of all steps, and the costs of each
+    /// call, one for each key. Each number has eight bytes, and each string ends with a zero byte.
     pub(super) fn of_checks(source: TimeSource, keys: &[KeySteps]) -> Option<Self> {
         let locals =
             |key: &KeySteps| KEY_LOCALS + key.kinds.iter().map(|kind| kind.local_count()).sum::<usize>();
@@ -125,8 +125,8 @@ impl Script {
         &self.sha
     }
 
-    /// Names the command that is renamed or that the user may not run, if `error` has its line. Each line has at most one
-    /// command.
+    /// Names the command that is renamed or that the user may not run, if `error` has its line. Each line has at most
+    /// one command.
     pub(super) fn with_command(&self, error: RedisError) -> RedisError {
         let command = || {
             // Before Redis 7.0, the number of the line is repeated after a space.
@@ -284,7 +284,8 @@ if now > deadline then return 'L' .. struct.pack('<d', now) end
 ";
 
 /// Defines `refused`, which returns an error if a command is renamed, or if the user may not run it. Each command is a
-/// table of its words. Before Redis 7.0, only commands that are renamed are found: a command without its arguments fails.
+/// table of its words. Before Redis 7.0, only commands that are renamed are found: a command without its arguments
+/// fails.
 const REFUSED: &str = "\
 local function refused(commands)
   for _, words in ipairs(commands) do
@@ -305,11 +306,12 @@ for i = 1, #ARGV - 1 do commands[3 + i] = {ARGV[i]} end
 return refused(commands) or 'D' .. stamp .. all
 ";
 
-/// Defines `refused_hash`, which returns an error if the user may not run one of the commands that write the first key, a
-/// hash, and set its time to live. It is called while the key does not exist, so that nothing is written then.
+/// Defines `refused_hash`, which returns an error if the user may not run one of the commands that write the first key,
+/// a hash, and set its time to live. It is called while the key does not exist, so that nothing is written then.
 ///
-/// Before Redis 7.0, the commands themselves are called, and have no effect. HSET comes first, because it is the only one
-/// that a full server refuses, and only as the first write of a script. It fails by its number of arguments at last.
+/// Before Redis 7.0, the commands themselves are called, and have no effect. HSET comes first, because it is the only
+/// one that a full server refuses, and only as the first write of a script. It fails by its number of arguments at
+/// last.
 const REFUSED_HASH: &str = "\
 local function refused_hash()
   if redis.acl_check_cmd then
@@ -542,8 +544,8 @@ struct Fragments {
     others: &'static [(&'static str, &'static str)],
     /// The variable of a string that follows the numbers in the value.
     slices: Option<&'static str>,
-    /// Checks the numbers, and advances the state to `now`. The numbers may be any, also fractions or no numbers at all.
-    /// `s` is the value, and `p` the index of what follows the numbers.
+    /// Checks the numbers, and advances the state to `now`. The numbers may be any, also fractions or no numbers at
+    /// all. `s` is the value, and `p` the index of what follows the numbers.
     advance: &'static str,
     /// The condition that `cost` units are available.
     fits: &'static str,

@@ -145,8 +145,8 @@ struct Running<L: Serves> {
     has_ended: bool,
 }
 
-/// Changes the calls of a key, and wakes their task. Starts a task on `runtime` if no task is running, or if the running
-/// task is late.
+/// Changes the calls of a key, and wakes their task. Starts a task on `runtime` if no task is running, or if the
+/// running task is late.
 pub(super) fn change<L: Serves>(
     limiter: &Arc<L>,
     key: &Arc<str>,

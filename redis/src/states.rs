@@ -79,11 +79,11 @@ pub(super) struct Operation<A> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Action {
     Check,
-    /// Charges a call that can be queued for at most this many nanoseconds. A denial is counted only if the call cannot be
-    /// queued.
+    /// Charges a call that can be queued for at most this many nanoseconds. A denial is counted only if the call cannot
+    /// be queued.
     CheckToQueue(u64),
-    /// Denies a call whose queue is full, or that has waited too long, and counts the denial. If the units of the call are
-    /// available, the denial has a wait of zero.
+    /// Denies a call whose queue is full, or that has waited too long, and counts the denial. If the units of the call
+    /// are available, the denial has a wait of zero.
     Deny,
     Peek,
     Refund,
@@ -92,8 +92,8 @@ pub(super) enum Action {
     LockOut(u64),
     /// Undoes a charge that was made at this time of the server's clock.
     Undo(Nanos),
-    /// Settles a call that was charged this number of units at this time of the server's clock. The cost of the operation is the
-    /// number of units by which the call has cost less.
+    /// Settles a call that was charged this number of units at this time of the server's clock. The cost of the
+    /// operation is the number of units by which the call has cost less.
     RefundSettled(Nanos, u64),
     /// Charges units after the fact, such as those by which the actual cost of a call exceeds its charge. The state is
     /// then in debt by at most this many units.
@@ -249,8 +249,8 @@ impl<A: StoredAlgorithm> States<A> {
         (outcome, changed || self.is_converted && operation.action != Action::Peek)
     }
 
-    /// Returns whether the value has no state for the quota of this process. The state that was made from the others must
-    /// be written, even if it denies the call: the others may expire earlier, and their units with them.
+    /// Returns whether the value has no state for the quota of this process. The state that was made from the others
+    /// must be written, even if it denies the call: the others may expire earlier, and their units with them.
     pub(super) fn is_converted(&self) -> bool {
         self.is_converted
     }
@@ -385,8 +385,8 @@ impl<A: StoredAlgorithm> Operation<A> {
         Self { cost, ..self.clone() }
     }
 
-    /// Adds the cost of another charge after the fact to this one. Does nothing and returns `false` if the charges are of
-    /// different tiers, or have different bounds of debt.
+    /// Adds the cost of another charge after the fact to this one. Does nothing and returns `false` if the charges are
+    /// of different tiers, or have different bounds of debt.
     pub(super) fn add(&mut self, other: &Self) -> bool {
         let unit = |operation: &Self| operation.tier.as_ref().map(StoredAlgorithm::unit);
         let is_same = self.action == other.action && unit(self) == unit(other);

@@ -101,12 +101,13 @@ enum Servers {
 impl RedisStore {
     /// Connects to the server at `url`, such as `redis://:password@localhost:6379/0`.
     ///
-    /// The keys begin with the default [prefix](RedisStoreBuilder::prefix), which is the same for every app. If another app
-    /// uses this server, set a prefix: `RedisStore::builder(url).prefix("shop").connect()`. Otherwise, limiters of the same
-    /// name share their budgets. With the feature `tracing`, an event of level `info` tells the prefix of each store.
+    /// The keys begin with the default [prefix](RedisStoreBuilder::prefix), which is the same for every app. If another
+    /// app uses this server, set a prefix: `RedisStore::builder(url).prefix("shop").connect()`. Otherwise, limiters of
+    /// the same name share their budgets. With the feature `tracing`, an event of level `info` tells the prefix of each
+    /// store.
     ///
-    /// Special characters of the user and the password are percent-encoded: `%2F` stands for `/`. No error has a part of
-    /// the URL that may be secret.
+    /// Special characters of the user and the password are percent-encoded: `%2F` stands for `/`. No error has a part
+    /// of the URL that may be secret.
     ///
     /// # Errors
     ///
@@ -171,10 +172,10 @@ impl RedisStore {
     ///
     /// Charges that the new master did not receive are lost. For each key, at most the units of these charges are
     /// admitted once more. In a planned failover (`SENTINEL FAILOVER`), the former master goes on deciding, and the
-    /// charges of about two seconds are lost: it takes the sentinels a second to notice that the replica has taken over,
-    /// and up to another second until they are asked. In this other second, two processes may use two masters. A call
-    /// after an idle time may be decided by the former master as well, while the sentinels are asked. A master that
-    /// requires replicas (`min-replicas-to-write`) refuses calls as soon as it has too few.
+    /// charges of about two seconds are lost: it takes the sentinels a second to notice that the replica has taken
+    /// over, and up to another second until they are asked. In this other second, two processes may use two masters. A
+    /// call after an idle time may be decided by the former master as well, while the sentinels are asked. A master
+    /// that requires replicas (`min-replicas-to-write`) refuses calls as soon as it has too few.
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), tower_throttle_redis::RedisError> {
@@ -189,9 +190,9 @@ impl RedisStore {
     /// The master is reached with the user, the password, the database and the encryption of the first URL, and each
     /// sentinel with those of its own URL, without the database. If the master needs other settings than the first
     /// sentinel, use [`from_sentinel_clients`](RedisStoreBuilder::from_sentinel_clients). The users at the
-    /// servers and at the sentinels need [permissions](crate::guide::many_machines#permissions). [`connect`](RedisStoreBuilder::connect) and
-    /// [`connect_lazily`](RedisStoreBuilder::connect_lazily) return an error if there is no URL, or if a URL is wrong.
-    /// `connect` also returns an error if no sentinel knows the name.
+    /// servers and at the sentinels need [permissions](crate::guide::many_machines#permissions).
+    /// [`connect`](RedisStoreBuilder::connect) and [`connect_lazily`](RedisStoreBuilder::connect_lazily) return an
+    /// error if there is no URL, or if a URL is wrong. `connect` also returns an error if no sentinel knows the name.
     pub fn sentinel<U: AsRef<str>>(urls: impl IntoIterator<Item = U>, master: &str) -> RedisStoreBuilder {
         let infos = urls.into_iter().map(|url| url::parse(url.as_ref()));
         let sentinels =
@@ -212,11 +213,11 @@ impl RedisStore {
     /// Waits until no settlement of any limiter of this store is open, but at most for `timeout`. Returns how many
     /// settlements are still open, so 0 if all of them were made or have failed.
     ///
-    /// A settlement is open from the call of [`settle`](tower_throttle::limiter::Reservation::settle) until its trip has
-    /// ended, and a [charge](super::RedisLimiter::charge) from the first poll of its future. No response waits for them, so
-    /// the trips that are under way when a process ends are lost. To lose none at a shutdown, first end all calls, and
-    /// then call this method before the runtime ends. Reservations that are not settled yet are not waited for, and
-    /// settlements that begin meanwhile are. While the server works, a few times the
+    /// A settlement is open from the call of [`settle`](tower_throttle::limiter::Reservation::settle) until its trip
+    /// has ended, and a [charge](super::RedisLimiter::charge) from the first poll of its future. No response waits for
+    /// them, so the trips that are under way when a process ends are lost. To lose none at a shutdown, first end all
+    /// calls, and then call this method before the runtime ends. Reservations that are not settled yet are not waited
+    /// for, and settlements that begin meanwhile are. While the server works, a few times the
     /// [deadline](RedisStoreBuilder::deadline) is long enough. Charges that no response waits for, such as those of a
     /// meter, are open until the server has made them, even while it fails.
     /// [`settle_errors`](tower_throttle::stats::StoreStats::settle_errors) counts the settlements that failed.
@@ -364,8 +365,8 @@ impl RedisStoreBuilder {
     }
 
     /// Sets the secret for long keys. A key whose [text](tower_throttle::limiter::SharedKey) has more than [100
-    /// bytes](tower_throttle::limiter::KeyText::MAX_LEN) is replaced by its hash with this secret. All processes need the
-    /// same secret. Without a secret, keys of any length are stored in full.
+    /// bytes](tower_throttle::limiter::KeyText::MAX_LEN) is replaced by its hash with this secret. All processes need
+    /// the same secret. Without a secret, keys of any length are stored in full.
     pub fn key_secret(mut self, secret: KeySecret) -> Self {
         self.settings.secret = Some(secret);
         self
@@ -397,8 +398,8 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// Connects to the server, and executes a script to test the connection, and the permission to run the commands of a
-    /// rate limiter. In a cluster, executes the script on the masters. With the feature `tracing`, an event of level
+    /// Connects to the server, and executes a script to test the connection, and the permission to run the commands of
+    /// a rate limiter. In a cluster, executes the script on the masters. With the feature `tracing`, an event of level
     /// `info` tells the [prefix](Self::prefix).
     ///
     /// # Errors

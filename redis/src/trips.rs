@@ -41,8 +41,8 @@ const MAX_BATCH: usize = 256;
 /// full set, a new key replaces the key whose request was sent first.
 const SETS: usize = 1_024;
 const SET_KEYS: usize = 10;
-/// The time, in nanoseconds, for which the reply to a charge is awaited after its deadline, if no caller waits for it. A
-/// runtime that is busy with other tasks may receive a reply late. Meanwhile, another flight may take over.
+/// The time, in nanoseconds, for which the reply to a charge is awaited after its deadline, if no caller waits for it.
+/// A runtime that is busy with other tasks may receive a reply late. Meanwhile, another flight may take over.
 const LATE_REPLY: u64 = 5_000_000_000;
 /// The pauses, in nanoseconds, after which charges that were not made are tried again. While no link admits one, the
 /// pause doubles, from the first of these to the second.
@@ -106,7 +106,8 @@ struct Waiting<A> {
     calls: VecDeque<Pending<A>>,
     /// The number of calls that have left `calls`.
     taken: u64,
-    /// The calls that are charges for which no caller waits, one for each tier: the numbers of calls that arrived before.
+    /// The calls that are charges for which no caller waits, one for each tier: the numbers of calls that arrived
+    /// before.
     charges: SmallVec<[u64; 2]>,
     present: PolledFlight,
 }
@@ -270,8 +271,8 @@ impl<A: StoredAlgorithm> Trips<A> {
         let call = Pending { operation: operation.clone(), deadline, reply: Some(reply), unsettled };
         let is_one_trip = plan.script(iter::once(&operation)).is_some();
         let mut flight = self.send_polled(key, call, Some((route, Arc::clone(plan))), &runtime);
-        // A call that needs several trips is made in a task, since the caller may not be polled between the trips. So is a
-        // trial, for which other calls wait.
+        // A call that needs several trips is made in a task, since the caller may not be polled between the trips. So
+        // is a trial, for which other calls wait.
         if (!is_one_trip || link.is_open())
             && let Some(flight) = flight.take()
         {
@@ -448,8 +449,8 @@ impl<A: StoredAlgorithm> Waiting<A> {
         self.calls.push_back(call);
     }
 
-    /// Adds the calls of the next trip to `batch`, and sets the time at which that trip ends at the latest. `deadline` is
-    /// that of a call that begins now. Nobody waits for a charge, so its time begins with the trip.
+    /// Adds the calls of the next trip to `batch`, and sets the time at which that trip ends at the latest. `deadline`
+    /// is that of a call that begins now. Nobody waits for a charge, so its time begins with the trip.
     fn take_batch(&mut self, mut batch: Vec<Pending<A>>, deadline: Nanos) -> Vec<Pending<A>> {
         let count = self.calls.len().min(MAX_BATCH);
         batch.extend(self.calls.drain(..count));

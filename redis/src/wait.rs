@@ -1,10 +1,10 @@
 //! The queues of this process, for calls that wait for a window or for units of a bucket with leases.
 //!
 //! One call of a queue asks the server at a time, in the order of arrival. A future may stop being polled at any time,
-//! also while its call sleeps or asks. So no call has a lock meanwhile: the queue only notes which call asks, until when
-//! its answer must be there, and when the next question is due. If a question is due and the first call does not ask,
-//! the next call asks a short time later, and goes on before the calls that it has overtaken. A call that was overtaken
-//! is in its place again as soon as it is polled.
+//! also while its call sleeps or asks. So no call has a lock meanwhile: the queue only notes which call asks, until
+//! when its answer must be there, and when the next question is due. If a question is due and the first call does not
+//! ask, the next call asks a short time later, and goes on before the calls that it has overtaken. A call that was
+//! overtaken is in its place again as soon as it is polled.
 
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
@@ -99,10 +99,10 @@ pub(super) struct QueuedCall<'a> {
 }
 
 impl QueuedCall<'_> {
-    /// Decides the call by `check`, which charges it, and which is called again when units may be available. `check` gets
-    /// for how many nanoseconds the call can then be queued, and counts a denial only if that time is too short. `deny`
-    /// counts the denial of a call that finds no place, or that has waited too long, and returns how long the units of the
-    /// call are not available.
+    /// Decides the call by `check`, which charges it, and which is called again when units may be available. `check`
+    /// gets for how many nanoseconds the call can then be queued, and counts a denial only if that time is too short.
+    /// `deny` counts the denial of a call that finds no place, or that has waited too long, and returns how long the
+    /// units of the call are not available.
     ///
     /// A call that arrives while no call is queued is checked at once, and is queued only if it is denied. So calls
     /// that only await their trips are not queued, and share their trips. A call that arrives while others are queued
@@ -175,15 +175,15 @@ impl QueuedCall<'_> {
     }
 }
 
-/// Returns whether a call that must wait for `wait` nanoseconds can be queued, if it waits for at most `max_wait`. If this
-/// is zero, the call cannot be queued.
+/// Returns whether a call that must wait for `wait` nanoseconds can be queued, if it waits for at most `max_wait`. If
+/// this is zero, the call cannot be queued.
 pub(super) fn is_in_time(wait: u64, max_wait: u64) -> bool {
     wait.max(1) <= max_wait
 }
 
 /// Returns the denial of a call that must not overtake the calls that are queued before it. The call is denied even if
-/// units are available. `decision` was made without regard to the queued calls, so its wait is not that of the call. The
-/// wait is unknown, unless it does not depend on the queued calls.
+/// units are available. `decision` was made without regard to the queued calls, so its wait is not that of the call.
+/// The wait is unknown, unless it does not depend on the queued calls.
 fn denied_behind(decision: Decision) -> Decision {
     if is_barred(&decision) || decision.never_fits() {
         return decision;
@@ -232,8 +232,8 @@ impl WaitQueues {
         QueuedCall { queues: self, link, key, places, max_wait, unknown_wait }
     }
 
-    /// Adds a place to the queue of a key, unless the queue has as many as `places`, or all keys together have as many as
-    /// allowed. The first question of a new queue is due at `retry`, or at once.
+    /// Adds a place to the queue of a key, unless the queue has as many as `places`, or all keys together have as many
+    /// as allowed. The first question of a new queue is due at `retry`, or at once.
     fn join<'a>(
         &'a self,
         link: &'a Link,
@@ -354,8 +354,8 @@ impl WaitQueue {
         self.first_wakers()
     }
 
-    /// Removes a call. If it was the first call, or the call that asks, the next question is due at once. Also returns a
-    /// waker that is not needed any more.
+    /// Removes a call. If it was the first call, or the call that asks, the next question is due at once. Also returns
+    /// a waker that is not needed any more.
     fn leave(&mut self, number: u64, now: Nanos) -> (ToWake, Option<Waiter>) {
         self.len -= 1;
         let place = self.line.binary_search_by_key(&number, |waiter| waiter.number).ok();

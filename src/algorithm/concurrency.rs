@@ -17,12 +17,13 @@ use crate::decision::Decision;
 /// dropped. [`check`](crate::limiter::RateLimiter::check) and [`acquire`](crate::limiter::RateLimiter::acquire) return
 /// nothing that ends a call, so they [do not compile](crate::limiter::RateLimiter#calls-in-progress).
 ///
-/// Calls of [`acquire_permit`](crate::limiter::RateLimiter::acquire_permit) wait in the order of arrival. In a layer, requests wait only if
-/// [`queue`](Concurrency::queue), `max_wait` or `overflow` was called. By default, a call that finds the queue full is
-/// denied at once. The wait is not known in advance, so a call is queued first, and denied once it has waited for
-/// [`max_wait`](Concurrency::max_wait). A free permit goes to the first waiter. If the future of the first waiter is
-/// neither polled nor dropped, the waiter blocks its key, as in any fair semaphore. To combine this limit with a rate,
-/// join layers with [`and`](crate::middleware::RateLimitLayer::and), or make this limit part of a tuple.
+/// Calls of [`acquire_permit`](crate::limiter::RateLimiter::acquire_permit) wait in the order of arrival. In a layer,
+/// requests wait only if [`queue`](Concurrency::queue), `max_wait` or `overflow` was called. By default, a call that
+/// finds the queue full is denied at once. The wait is not known in advance, so a call is queued first, and denied once
+/// it has waited for [`max_wait`](Concurrency::max_wait). A free permit goes to the first waiter. If the future of the
+/// first waiter is neither polled nor dropped, the waiter blocks its key, as in any fair semaphore. To combine this
+/// limit with a rate, join layers with [`and`](crate::middleware::RateLimitLayer::and), or make this limit part of a
+/// tuple.
 ///
 /// In Redis, with the crate `tower-throttle-redis`, [several processes share permits].
 ///
@@ -145,8 +146,8 @@ impl Concurrency {
 
     /// Sets the maximum number of calls at a time for all keys of a limiter and its clones together.
     ///
-    /// **In a [`RateLimiter`](crate::RateLimiter), calls that wait for a permit count in the total.** So calls of one key
-    /// that wait can use up the whole total, and calls of all other keys are denied although permits are free: with
+    /// **In a [`RateLimiter`](crate::RateLimiter), calls that wait for a permit count in the total.** So calls of one
+    /// key that wait can use up the whole total, and calls of all other keys are denied although permits are free: with
     /// `per_key(1).total(2).queue(5)`, one call in progress and one that waits are enough. If calls may wait, use a
     /// [`FairLimiter`](crate::limiter::FairLimiter), in which waiting calls hold nothing, and free permits are shared
     /// [fairly](crate::guide::concurrency#fair-capacity) between the callers. A `RateLimiter` with a total and a queue

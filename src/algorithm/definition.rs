@@ -18,17 +18,17 @@ pub const MAX_DEBT: u64 = 1 << 53;
 /// for any `now` and `cost`. A call of cost 0 must be allowed, and must not charge anything. Either all values of a
 /// type can [queue](Algorithm::queue_config) calls, or none can.
 ///
-/// Keys may be locked while a limiter calls the methods, and while it clones or drops the algorithm or a state. So none of
-/// these may use the limiter. If one of them panics nevertheless, the panic reaches the caller of the limiter, and later
-/// calls are decided. But it is not promised that what the call was charged until then is undone, by this limit or by
-/// those that are [joined](crate::middleware::RateLimitLayer::and) with it.
+/// Keys may be locked while a limiter calls the methods, and while it clones or drops the algorithm or a state. So none
+/// of these may use the limiter. If one of them panics nevertheless, the panic reaches the caller of the limiter, and
+/// later calls are decided. But it is not promised that what the call was charged until then is undone, by this limit
+/// or by those that are [joined](crate::middleware::RateLimitLayer::and) with it.
 ///
 /// The eight required methods are enough to decide calls. [`queue_config`](Algorithm::queue_config) lets an algorithm
 /// queue calls as well. All other methods that limiters call are hidden: they are for algorithms that limit calls in
 /// progress, that have several limits, or that let a limiter do less work, and have defaults.
 ///
-/// The types of the module [`algorithm`](crate::algorithm) implement the trait, and so do tuples of them. Their pages do
-/// not list these methods, because only limiters call them.
+/// The types of the module [`algorithm`](crate::algorithm) implement the trait, and so do tuples of them. Their pages
+/// do not list these methods, because only limiters call them.
 ///
 /// # Stability
 ///
@@ -134,13 +134,13 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
     /// no longer count. A charge never lowers what was charged before.
     ///
     /// [Settlements](crate::limiter::Reservation::settle) call this method with the
-    /// [`max_debt`](crate::limiter::Builder::max_debt) of the limiter, unless it is 0. [`Tiered`](super::Tiered) calls it
-    /// with 0, for a call that another tier has admitted, and so does a reset, for a call that was admitted before.
+    /// [`max_debt`](crate::limiter::Builder::max_debt) of the limiter, unless it is 0. [`Tiered`](super::Tiered) calls
+    /// it with 0, for a call that another tier has admitted, and so does a reset, for a call that was admitted before.
     ///
     /// By default, charges only as many units as are available, whatever `max_debt` is.
     /// [`Concurrency`](super::Concurrency) always charges all units. [`LeakyBucket`](super::LeakyBucket) and
-    /// [`Smooth`](super::Smooth) charge as many units as the next scheduled time is then at most `max_debt` intervals and
-    /// those of the calls that can pass at once away or, with a `max_debt` of 0, at most `cost` intervals.
+    /// [`Smooth`](super::Smooth) charge as many units as the next scheduled time is then at most `max_debt` intervals
+    /// and those of the calls that can pass at once away or, with a `max_debt` of 0, at most `cost` intervals.
     #[doc(hidden)]
     fn charge(&self, state: &mut Self::State, now: Nanos, cost: u64, _max_debt: u64) -> u64 {
         charge_as_call(self, state, now, cost)
@@ -207,9 +207,9 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
         0
     }
 
-    /// `true` if [`usage`](Algorithm::usage) counts units of the quota of [`policy`](Algorithm::policy), and nothing else
-    /// in the state of a key makes decisions stricter than those on a new key. A limiter may then evict a key that has
-    /// used one unit of a large quota without comparing the key with others.
+    /// `true` if [`usage`](Algorithm::usage) counts units of the quota of [`policy`](Algorithm::policy), and nothing
+    /// else in the state of a key makes decisions stricter than those on a new key. A limiter may then evict a key that
+    /// has used one unit of a large quota without comparing the key with others.
     #[doc(hidden)]
     const USAGE_IS_OF_QUOTA: bool = false;
 
@@ -339,8 +339,9 @@ pub fn holds_requests<A: Algorithm>(algorithm: &A) -> bool {
 /// The used fraction of a key's limit. A limiter that has no room for a new key compares usages to choose the key to
 /// evict.
 ///
-/// Usages are ordered by the used fraction of the limit, from [`NONE`](Usage::NONE) to [`FULL`](Usage::FULL). The usages
-/// of keys in [debt](Algorithm::charge) are above `FULL`, and [`LOCKED_OUT`](Usage::LOCKED_OUT) is above all others.
+/// Usages are ordered by the used fraction of the limit, from [`NONE`](Usage::NONE) to [`FULL`](Usage::FULL). The
+/// usages of keys in [debt](Algorithm::charge) are above `FULL`, and [`LOCKED_OUT`](Usage::LOCKED_OUT) is above all
+/// others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Usage {
     /// The fraction, in units of 2^-32.
@@ -395,7 +396,8 @@ impl Usage {
     }
 }
 
-/// Returns `part / whole` in units of 2^-32, rounded down. `part` is less than `whole`, so the result is less than 2^32.
+/// Returns `part / whole` in units of 2^-32, rounded down. `part` is less than `whole`, so the result is less than
+/// 2^32.
 const fn fraction(part: u64, whole: u64) -> u64 {
     // If possible, the division is in 64 bits, because it then takes less time.
     match part >> 32 {

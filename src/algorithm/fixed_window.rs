@@ -202,8 +202,8 @@ impl Algorithm for FixedWindow {
         }
     }
 
-    /// Gives back units of the current window. Units of earlier windows no longer count, nor does a charge that was made
-    /// in an earlier window.
+    /// Gives back units of the current window. Units of earlier windows no longer count, nor does a charge that was
+    /// made in an earlier window.
     fn refund(&self, state: &mut FixedWindowState, now: Nanos, cost: u64, charged_at: Option<Nanos>) {
         self.advance(state, now);
         let (last, age) = (state.last, state.age);

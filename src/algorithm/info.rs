@@ -19,8 +19,8 @@ pub struct AlgorithmInfo {
     holds_requests: bool,
     /// See [`longest_queueing`].
     queues_for: u64,
-    /// The time that a request waits in a full queue for which no maximum wait is set, in nanoseconds. Zero if this time
-    /// is unknown.
+    /// The time that a request waits in a full queue for which no maximum wait is set, in nanoseconds. Zero if this
+    /// time is unknown.
     longest_wait: u64,
     knows_priority: bool,
     /// `true` if the limiter has or had an algorithm that queues the requests of a layer. All algorithms of a limiter
@@ -77,8 +77,8 @@ impl AlgorithmInfo {
         self.queues_for
     }
 
-    /// Returns the time that a request waits in a full queue for which no maximum wait is set. Zero if there is none, or
-    /// if this time is unknown.
+    /// Returns the time that a request waits in a full queue for which no maximum wait is set. Zero if there is none,
+    /// or if this time is unknown.
     pub(crate) fn longest_wait(&self) -> Duration {
         Duration::from_nanos(self.longest_wait)
     }
@@ -107,8 +107,8 @@ impl AlgorithmInfo {
     }
 }
 
-/// Returns the time that a request waits in a full queue of an algorithm with these quotas, in nanoseconds. `None` if the
-/// algorithm queues no requests or has a maximum wait, or if the time is unknown.
+/// Returns the time that a request waits in a full queue of an algorithm with these quotas, in nanoseconds. `None` if
+/// the algorithm queues no requests or has a maximum wait, or if the time is unknown.
 fn longest_wait(algorithm: &impl Algorithm, quotas: &[QuotaPolicy]) -> Option<u64> {
     let queue = algorithm.queue_config()?;
     let waits_on = queue.holds_requests() && queue.max_wait() == u64::MAX;
@@ -116,8 +116,8 @@ fn longest_wait(algorithm: &impl Algorithm, quotas: &[QuotaPolicy]) -> Option<u6
     quotas.iter().filter(|_| waits_on).filter_map(|quota| quota.time(units)).max()
 }
 
-/// Returns how long an algorithm queues the requests of a layer, whatever their priority, in nanoseconds: 0 if it queues
-/// none, and `u64::MAX` if it has no maximum.
+/// Returns how long an algorithm queues the requests of a layer, whatever their priority, in nanoseconds: 0 if it
+/// queues none, and `u64::MAX` if it has no maximum.
 pub(crate) fn longest_queueing<A: Algorithm>(algorithm: &A) -> u64 {
     let queue = algorithm.queue_config().filter(|queue| holds_requests(algorithm) && queue.places() > 0);
     queue.map_or(0, |queue| queue.max_wait())

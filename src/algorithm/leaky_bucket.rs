@@ -143,8 +143,8 @@ impl LeakyBucket {
     }
 
     /// Sets how many calls may wait, per key. The default is the quota's burst, so calls wait unless the number is set
-    /// to 0. This holds for calls of [`acquire`](crate::RateLimiter::acquire) and for the requests of a layer. With 0, a
-    /// call that cannot pass at once is denied. How many calls wait for a key is not reported: the
+    /// to 0. This holds for calls of [`acquire`](crate::RateLimiter::acquire) and for the requests of a layer. With 0,
+    /// a call that cannot pass at once is denied. How many calls wait for a key is not reported: the
     /// [`remaining`](crate::Decision::remaining) of a decision is 1 if a call would pass at once, and otherwise 0.
     ///
     /// In Redis, a call is queued behind at most 1,048,575 units.

@@ -421,8 +421,8 @@ impl<A: Algorithm> Algorithm for Lockout<A> {
     }
 }
 
-// The state as it is stored: the latest clock reading of the denial count, the rest of the lockout, the number of denials,
-// the age of the window in which they are counted, and the state of the inner algorithm.
+// The state as it is stored: the latest clock reading of the denial count, the rest of the lockout, the number of
+// denials, the age of the window in which they are counted, and the state of the inner algorithm.
 #[doc(hidden)]
 impl<A: StoredAlgorithm> StoredAlgorithm for Lockout<A> {
     fn kind() -> String {

@@ -34,8 +34,8 @@
 //! | [`Smooth`] | evenly, slower when cold | until there is a place in the queue | 48 bytes |
 //! | [`Concurrency`] | as calls end | of a configurable hint, because it is unknown when a call ends | 16 bytes |
 //!
-//! A [`SlidingWindow`] with more than 14 slices takes 72 bytes + 8 per slice, and at least 184 bytes. So does a key that
-//! has used more than 65,535 units in a window.
+//! A [`SlidingWindow`] with more than 14 slices takes 72 bytes + 8 per slice, and at least 184 bytes. So does a key
+//! that has used more than 65,535 units in a window.
 //!
 //! A denial charges nothing. All algorithms compute in integers, so a rate of 7 per minute does not drift. A denial
 //! reports a `retry_after`. If no other call for the key is made before this time has passed, the same call is then

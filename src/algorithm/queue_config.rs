@@ -23,8 +23,8 @@ use crate::clock::Nanos;
 pub struct QueueConfig {
     waits: Waits,
     bound: Bound,
-    /// The maximum number of waiters or, if only calls with priority wait, their maximum total cost: in one number, since
-    /// each limiter and each state of `Tiered` contains a configuration.
+    /// The maximum number of waiters or, if only calls with priority wait, their maximum total cost: in one number,
+    /// since each limiter and each state of `Tiered` contains a configuration.
     capacity: u64,
     max_wait: u64,
     overflow: QueueOverflow,
@@ -63,8 +63,8 @@ pub enum QueueOverflow {
     #[default]
     RejectNew,
     /// The call that has waited longest. Choose this if new requests matter more than old ones, whose callers may be
-    /// gone. The `retry_after` of the denied call is the time until the call could be queued in a free place. A limiter in
-    /// Redis cannot drop calls that wait, and is not built with this.
+    /// gone. The `retry_after` of the denied call is the time until the call could be queued in a free place. A limiter
+    /// in Redis cannot drop calls that wait, and is not built with this.
     ///
     /// If several limits decide a call together, the call may displace another one, and then be denied: if the last
     /// place of [`max_queued`](crate::limiter::Builder::max_queued), or the last unit of a
@@ -133,8 +133,8 @@ impl QueueConfig {
         Self { overflow, ..self.for_all() }
     }
 
-    /// Lets only calls with priority wait, up to a total cost of `units`. Then no call of a full queue takes the place of
-    /// another, so [`with_overflow`](QueueConfig::with_overflow) has no effect.
+    /// Lets only calls with priority wait, up to a total cost of `units`. Then no call of a full queue takes the place
+    /// of another, so [`with_overflow`](QueueConfig::with_overflow) has no effect.
     #[must_use]
     pub const fn priority_only(self, units: u64) -> Self {
         Self { waits: Waits::PriorityOnly, bound: Bound::Default, capacity: units, ..self }

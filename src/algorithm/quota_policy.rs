@@ -94,7 +94,8 @@ impl QuotaPolicy {
     }
 
     /// Returns the [effective window](QuotaPolicy::effective_window) in nanoseconds.
-    // Inlined, so that tuples do not compute the window of a bucket's policy, which takes a division and is not used here.
+    // Inlined, so that tuples do not compute the window of a bucket's policy, which takes a division and is not used
+    // here.
     #[inline(always)]
     pub(crate) fn effective_nanos(&self, decision: &Decision) -> Option<u64> {
         if !decision.is_allowed() {

@@ -51,8 +51,8 @@ use crate::quota::Quota;
 ///
 /// **The idea.** Keep the counts of the current and of the previous window, and assume that the calls of the previous
 /// window were spread evenly. When the current window has the age `e`, the sliding window covers a fraction of `1 - e /
-/// period` at the end of the previous window. With 80 calls in the previous window, 30 in the current one, and 60 % of it
-/// over, the estimate is `80 * 0.4 + 30 = 62`.
+/// period` at the end of the previous window. With 80 calls in the previous window, 30 in the current one, and 60 % of
+/// it over, the estimate is `80 * 0.4 + 30 = 62`.
 ///
 /// The price is that the assumption may be wrong. Calls bunched at the *end* of the previous window count for less than
 /// they should: just under twice the limit can be admitted within one period. Calls bunched at the *beginning* of the
@@ -292,8 +292,8 @@ impl Algorithm for SlidingCounter {
     }
 }
 
-// The state as it is stored: the key's time, its offset in the current window, and the units counted in the previous and
-// in the current window.
+// The state as it is stored: the key's time, its offset in the current window, and the units counted in the previous
+// and in the current window.
 #[doc(hidden)]
 impl StoredAlgorithm for SlidingCounter {
     fn kind() -> String {

@@ -59,9 +59,10 @@ const MAX_HITS: u64 = 100;
 ///
 /// **Invariant.** The records are those of the last period, in order of time. Their units add up to at most `limit`,
 /// unless the key is in [debt](crate::limiter::Builder::max_debt). There are at most `limit` records, unless the limit
-/// was lowered. If there are as many, a charge after the fact is added to the newest record, and the other units of that
-/// record then expire together with the charge. If one of the calls that took these units is settled below its charge,
-/// units of older records are given back instead, or none if there are none. So units are available late, never early.
+/// was lowered. If there are as many, a charge after the fact is added to the newest record, and the other units of
+/// that record then expire together with the charge. If one of the calls that took these units is settled below its
+/// charge, units of older records are given back instead, or none if there are none. So units are available late, never
+/// early.
 ///
 /// **Cost.** An admitted call takes amortised constant time, since each record is written and dropped once. A denial
 /// takes a binary search. A key takes 64 bytes, and 16 bytes for each record that its deque has room for. At the first
@@ -327,8 +328,8 @@ impl Algorithm for SlidingLog {
     }
 }
 
-// The state as it is stored: the key's time, the number of records, then the age and the units of each record, the oldest
-// record first.
+// The state as it is stored: the key's time, the number of records, then the age and the units of each record, the
+// oldest record first.
 #[doc(hidden)]
 impl StoredAlgorithm for SlidingLog {
     fn kind() -> String {

@@ -17,8 +17,8 @@ const MAX_SLICES: u64 = 1_000;
 
 /// The maximum number of slices for which one trip with a script is faster than two trips without a script.
 const MAX_SCRIPT_SLICES: u32 = 100;
-/// In a stored state, the number of a closed slice is its age, plus this number for each of its units. It is larger than
-/// each age.
+/// In a stored state, the number of a closed slice is its age, plus this number for each of its units. It is larger
+/// than each age.
 const PER_UNIT: u128 = 1_024;
 
 /// The maximum number of closed slices that are stored without an allocation.
@@ -85,8 +85,8 @@ const CLOSED: usize = 2;
 /// slice. So the units of this call, and of other calls at the same instant, are available again after exactly one
 /// period.
 ///
-/// **Invariant.** `total` is the sum of all slices, and every unit that was charged within the last period and not given
-/// back is in `total`. Unless the key is in [debt](crate::limiter::Builder::max_debt), `total <= limit`.
+/// **Invariant.** `total` is the sum of all slices, and every unit that was charged within the last period and not
+/// given back is in `total`. Unless the key is in [debt](crate::limiter::Builder::max_debt), `total <= limit`.
 ///
 /// **Cost.** A call within the open slice touches four words. If slices have ended since the last call, the call closes
 /// them one by one, at most `n` of them. A denial examines up to `n` slices. A key takes 56 bytes. With more than 14
@@ -448,8 +448,8 @@ impl Algorithm for SlidingWindow {
     }
 
     /// Keeps each unit for at least one period of the new quota, counted from the last instant of the unit's old slice
-    /// or, if that slice is open, from the latest clock reading. Units above the new limit and the debt are dropped, the
-    /// oldest first.
+    /// or, if that slice is open, from the latest clock reading. Units above the new limit and the debt are dropped,
+    /// the oldest first.
     fn migrate(&self, state: &mut SlidingWindowState, from: &Self, now: Nanos) {
         from.advance(state, now);
         let debt = state.total().saturating_sub(from.quota.limit());

@@ -92,7 +92,8 @@ use crate::error::ConfigError;
 /// **The idea.** A user has a state for each tier that the user's calls have chosen, and each admitted call is charged
 /// to all these states. When a call chooses a tier for the first time, the new state is converted from an existing
 /// state, as when the algorithm of a limiter is [replaced](crate::limiter::RateLimiter::replace). If there are several
-/// existing states, each is converted, and the result with the fewest remaining units is used. Only whole units are compared.
+/// existing states, each is converted, and the result with the fewest remaining units is used. Only whole units are
+/// compared.
 ///
 /// A single state is not enough. A state that is converted to a small limit and back to a large limit loses the charged
 /// units above the small limit. A user who alternates between two tiers would have no limit at all.
@@ -100,8 +101,8 @@ use crate::error::ConfigError;
 /// **Invariant.** A call passes only if its own tier has room. Once a key has a state for a tier, each admitted call of
 /// the key is charged to that tier, whichever tier the call chose. If a tier that the call did not choose has fewer
 /// units left than the call costs, only these units are charged to that tier. A `Concurrency` is charged the whole cost
-/// even then. A settlement makes [debt](crate::limiter::Builder::max_debt) only in the tier of its call. A state that is
-/// converted to a new tier is converted with its debt.
+/// even then. A settlement makes [debt](crate::limiter::Builder::max_debt) only in the tier of its call. A state that
+/// is converted to a new tier is converted with its debt.
 ///
 /// **Cost.** A key takes the size of the algorithm more (48 to 80 bytes, or more for a
 /// [`Smooth`](crate::algorithm::Smooth) or a combined algorithm), and another 24 bytes. A key whose recent calls chose
@@ -333,8 +334,8 @@ impl<A: Algorithm + PartialEq> Algorithm for Tiered<A> {
     }
 
     /// Charges all units to each tier of the key if calls hold units until they end. Otherwise charges this tier, and
-    /// then the units that were charged to each other tier, as far as that tier has them available. So only this tier is
-    /// in debt.
+    /// then the units that were charged to each other tier, as far as that tier has them available. So only this tier
+    /// is in debt.
     fn charge(&self, state: &mut TieredState<A>, now: Nanos, cost: u64, max_debt: u64) -> u64 {
         if Self::NEEDS_RELEASE {
             for (algorithm, state) in state.tiers_mut() {
@@ -466,9 +467,9 @@ impl<A: Algorithm + PartialEq> Algorithm for Tiered<A> {
     }
 }
 
-// The state as it is stored: the number of tiers other than the current one, then for each tier the unit of its state and
-// the numbers of its state. The current tier is first. The grains of a state are exact, because the state may have been
-// converted. Instants and the ages of windows are rounded as in the state of any other limit.
+// The state as it is stored: the number of tiers other than the current one, then for each tier the unit of its state
+// and the numbers of its state. The current tier is first. The grains of a state are exact, because the state may have
+// been converted. Instants and the ages of windows are rounded as in the state of any other limit.
 #[doc(hidden)]
 impl<A: StoredAlgorithm + PartialEq> StoredAlgorithm for Tiered<A> {
     fn kind() -> String {

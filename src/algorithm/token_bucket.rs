@@ -435,8 +435,8 @@ impl Algorithm for TokenBucket {
         }
     }
 
-    /// Gives back `cost` tokens, but at most the tokens that are missing from a full bucket. If the time of the charge is
-    /// known, undoes the part of the charge that cannot have been refilled since then.
+    /// Gives back `cost` tokens, but at most the tokens that are missing from a full bucket. If the time of the charge
+    /// is known, undoes the part of the charge that cannot have been refilled since then.
     fn refund(&self, state: &mut TokenBucketState, now: Nanos, cost: u64, charged_at: Option<Nanos>) {
         self.advance(state, now);
         match charged_at {
@@ -476,8 +476,8 @@ impl Algorithm for TokenBucket {
         }
     }
 
-    /// Charges `cost` tokens, or all tokens in the bucket and `max_debt` more if these are fewer. A part of a token that
-    /// is charged counts as one.
+    /// Charges `cost` tokens, or all tokens in the bucket and `max_debt` more if these are fewer. A part of a token
+    /// that is charged counts as one.
     fn charge(&self, state: &mut TokenBucketState, now: Nanos, cost: u64, max_debt: u64) -> u64 {
         self.advance(state, now);
         let (before, most) = (state.used, self.capacity().saturating_add(max_debt));

@@ -16,9 +16,9 @@ use crate::limiter::{KeyWriter, SharedKey};
 /// The HTTP method: one key per method, or one per class of methods.
 ///
 /// `HEAD` has the key of `GET`, because in axum the handlers of `GET` also answer `HEAD`. With [`new`](Method::new),
-/// `GET`, `QUERY`, `POST`, `PUT`, `PATCH`, `DELETE`, `OPTIONS`, `CONNECT` and `TRACE` have a key each. All other methods
-/// share one key, because callers can invent methods. A layer that takes the method from a header (`X-HTTP-Method-Override`)
-/// belongs outside the rate-limit layer.
+/// `GET`, `QUERY`, `POST`, `PUT`, `PATCH`, `DELETE`, `OPTIONS`, `CONNECT` and `TRACE` have a key each. All other
+/// methods share one key, because callers can invent methods. A layer that takes the method from a header
+/// (`X-HTTP-Method-Override`) belongs outside the rate-limit layer.
 ///
 /// ```
 /// use tower_throttle::key::{self, PeerIp};

@@ -137,23 +137,23 @@ impl<A: Algorithm> RateLimiter<A> {
     /// is linear in the number of queued calls of the key.
     ///
     /// A queued call has a timer, so keep polling its future, in a task or a `select!`. If the future of a queued call
-    /// is kept and not polled, the calls behind that call are admitted nevertheless, a few milliseconds late if only the
-    /// first call is not polled. Behind several such calls, a call waits at most half as long again as it would
-    /// otherwise, and a few milliseconds for each of them. If its wait becomes shorter meanwhile, because calls before it
-    /// are cancelled or units are refunded, that is half of the wait with which it was queued. The units of a call that is
-    /// not polled stay charged to it.
-    /// With [`Concurrency`](crate::algorithm::Concurrency), the first queued call is given the next
-    /// free permit. If the future of that call is kept but never polled again, the permit stays taken, as in any fair
-    /// semaphore. A call that waits for a window is charged to the window in which the call is admitted. If its future
-    /// is polled late, this can be a later window than the first window with room for the call.
+    /// is kept and not polled, the calls behind that call are admitted nevertheless, a few milliseconds late if only
+    /// the first call is not polled. Behind several such calls, a call waits at most half as long again as it would
+    /// otherwise, and a few milliseconds for each of them. If its wait becomes shorter meanwhile, because calls before
+    /// it are cancelled or units are refunded, that is half of the wait with which it was queued. The units of a call
+    /// that is not polled stay charged to it. With [`Concurrency`](crate::algorithm::Concurrency), the first queued
+    /// call is given the next free permit. If the future of that call is kept but never polled again, the permit stays
+    /// taken, as in any fair semaphore. A call that waits for a window is charged to the window in which the call is
+    /// admitted. If its future is polled late, this can be a later window than the first window with room for the call.
     ///
     /// A runtime that is shut down drops its tasks, which has the same effect on the queued calls of these tasks as
     /// dropping each future. A clock that steps back while calls are queued adds at most one period to their wait.
     ///
     /// # Calls in progress
     ///
-    /// With a [`Concurrency`](crate::algorithm::Concurrency), and with algorithms that contain one, this method [does not
-    /// compile](RateLimiter#calls-in-progress). [`acquire_permit`](RateLimiter::acquire_permit) waits in the same way.
+    /// With a [`Concurrency`](crate::algorithm::Concurrency), and with algorithms that contain one, this method [does
+    /// not compile](RateLimiter#calls-in-progress). [`acquire_permit`](RateLimiter::acquire_permit) waits in the same
+    /// way.
     ///
     /// # Panics
     ///
@@ -306,8 +306,8 @@ impl<A: Algorithm, K: MemoryKey + ?Sized> Call<'_, A, K> {
     }
 
     /// Makes the call, if its units are available, with the cost as an estimate. The actual cost is charged by
-    /// [`settle`](Reservation::settle) of the reservation, when it is known. If it is more than the estimate, the key may
-    /// be in [debt](super::Builder::max_debt).
+    /// [`settle`](Reservation::settle) of the reservation, when it is known. If it is more than the estimate, the key
+    /// may be in [debt](super::Builder::max_debt).
     ///
     /// A reservation that is dropped keeps the charge of the estimate. With an algorithm that [needs a
     /// release](Algorithm::NEEDS_RELEASE), nothing is settled: the call is in progress until the reservation is settled

@@ -41,8 +41,8 @@ pub trait Limiter: Clone + Send + Sync + 'static {
     const IS_LOCAL: bool = false;
 
     /// Returns the hash of a key for [`acquire_hashed`](LimiterFor::acquire_hashed), or 0 if the limiter needs none.
-    /// A single policy hashes a key where the key is found. Joined policies do not call this method, except for a policy
-    /// in shadow mode that is decided by itself. A limiter that overrides one of the two methods overrides both.
+    /// A single policy hashes a key where the key is found. Joined policies do not call this method, except for a
+    /// policy in shadow mode that is decided by itself. A limiter that overrides one of the two methods overrides both.
     #[doc(hidden)]
     #[inline(always)]
     fn hash_of<K: MemoryKey + ?Sized>(&self, _key: &K) -> u64 {
@@ -92,11 +92,11 @@ pub trait LimiterFor<K: ?Sized>: Limiter {
     /// [`max_wait`](Attempt::max_wait), and at most for the maximum wait of the algorithm.
     ///
     /// If the algorithm [needs a release](Algorithm::NEEDS_RELEASE), the decision on an admitted call comes with a
-    /// reservation made by [`Reservation::on_release`]. The function given to `on_release` must release the units of the
-    /// call, by `Algorithm::release`, and drop the call's
-    /// [`SharedPermit`](crate::algorithm::SharedPermit). With any other algorithm, if the call [asks for a
-    /// reservation](Attempt::wants_reservation), a limiter that [settles](Settles) returns the decision on an admitted
-    /// call together with a reservation made by [`Reservation::on_settle`].
+    /// reservation made by [`Reservation::on_release`]. The function given to `on_release` must release the units of
+    /// the call, by `Algorithm::release`, and drop the call's [`SharedPermit`](crate::algorithm::SharedPermit). With
+    /// any other algorithm, if the call [asks for a reservation](Attempt::wants_reservation), a limiter that
+    /// [settles](Settles) returns the decision on an admitted call together with a reservation made by
+    /// [`Reservation::on_settle`].
     ///
     /// If the attempt has [its own algorithm](Attempt::algorithm), that algorithm decides the call.
     ///

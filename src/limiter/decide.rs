@@ -1,5 +1,5 @@
-//! How a table decides new calls. Each operation stands here once, for all that call it: methods of a limiter, calls with
-//! options, layers, and fallbacks of limiters in Redis.
+//! How a table decides new calls. Each operation stands here once, for all that call it: methods of a limiter, calls
+//! with options, layers, and fallbacks of limiters in Redis.
 //!
 //! If the key has a state and no queue, and the limiter is open, the algorithm decides by the state in the key's slot.
 //! This is the fast path. All other calls go through a [`Key`].
@@ -49,8 +49,8 @@ impl<A: Algorithm> Table<A> {
         decision
     }
 
-    /// Decides a call for which the fast path of [`check`](Self::check) has not all that it needs. `shard` is the locked
-    /// shard of the key.
+    /// Decides a call for which the fast path of [`check`](Self::check) has not all that it needs. `shard` is the
+    /// locked shard of the key.
     #[cold]
     fn check_slow(
         &self,
@@ -125,8 +125,8 @@ impl<A: Algorithm> Table<A> {
         Acquired::Ready(decision, Reservation::of(MemoryCharge::new(self, id, call, charged_at)))
     }
 
-    /// Decides or queues a call for which the fast path of [`acquire`](Self::acquire) has not all that it needs. `judged`
-    /// is the denial of the algorithm at the clock reading of `locked`, if it was made.
+    /// Decides or queues a call for which the fast path of [`acquire`](Self::acquire) has not all that it needs.
+    /// `judged` is the denial of the algorithm at the clock reading of `locked`, if it was made.
     #[cold]
     fn acquire_slow(
         self: &Arc<Self>,
@@ -168,8 +168,8 @@ impl<A: Algorithm> Table<A> {
         Acquired::Ready(decision, reservation)
     }
 
-    /// Charges the call as [`check`](Self::check) does. Also returns the permit of an admitted call or, if the call asks
-    /// for a reservation, its charge.
+    /// Charges the call as [`check`](Self::check) does. Also returns the permit of an admitted call or, if the call
+    /// asks for a reservation, its charge.
     pub(super) fn reserve(
         self: &Arc<Self>,
         id: Fingerprint,
@@ -219,8 +219,8 @@ impl<A: Algorithm> Table<A> {
         }
     }
 
-    /// Returns whether a denial of a call by `algorithm` may deny later calls. If the algorithm queues the requests of a
-    /// layer, a denial by `check` must not deny a request that could wait.
+    /// Returns whether a denial of a call by `algorithm` may deny later calls. If the algorithm queues the requests of
+    /// a layer, a denial by `check` must not deny a request that could wait.
     #[inline]
     fn stands(&self, call: &Attempt<'_, A>, algorithm: &A) -> bool {
         call.is_plain() && self.shared.clock.is_monotonic() && !holds_requests(algorithm)

@@ -38,8 +38,8 @@ const KEYLESS: NonZeroU64 = NonZeroU64::new(0x9e37_79b8_7f4a_7c15).unwrap();
     note = "derive `Hash` for it"
 )]
 pub trait MemoryKey {
-    /// Writes the key to `state`, as `Hash` does, and returns `true`. Returns `false` for the key that requests without a
-    /// key [share](crate::key::MissingKey::Shared). No other key has its state, whatever the hashes are.
+    /// Writes the key to `state`, as `Hash` does, and returns `true`. Returns `false` for the key that requests without
+    /// a key [share](crate::key::MissingKey::Shared). No other key has its state, whatever the hashes are.
     ///
     /// ```
     /// use std::hash::{BuildHasher, Hasher, RandomState};

@@ -22,11 +22,12 @@ use crate::sys::lock::{SpinGuard, SpinLock};
 /// the shard, and records that the key is in use. So a key with frequent calls is not the first to be evicted.
 const MAX_AGE: u64 = 100_000;
 
-/// A shard, its lock, and a recent denial, on two cache lines of their own, so that locking one shard does not slow down
-/// calls on its neighbours. All that most calls touch is on the first line: the denied key, the lock and the shard.
+/// A shard, its lock, and a recent denial, on two cache lines of their own, so that locking one shard does not slow
+/// down calls on its neighbours. All that most calls touch is on the first line: the denied key, the lock and the
+/// shard.
 ///
-/// For up to 100 µs while the denial stands, most further calls of cost 1 for the denied key are denied without the lock.
-/// The denial is written while the shard is locked.
+/// For up to 100 µs while the denial stands, most further calls of cost 1 for the denied key are denied without the
+/// lock. The denial is written while the shard is locked.
 #[derive(Debug)]
 #[repr(C, align(128))]
 pub(super) struct LockedShard<S> {
@@ -37,8 +38,8 @@ pub(super) struct LockedShard<S> {
     /// The clock reading at which the call was denied.
     at: AtomicU64,
     denial: [AtomicU64; StandingDenial::WORDS],
-    /// The fingerprint of the key that was denied last while the shard was locked. Denials of the key of this denial are
-    /// not recorded here.
+    /// The fingerprint of the key that was denied last while the shard was locked. Denials of the key of this denial
+    /// are not recorded here.
     last_denied: AtomicU64,
 }
 

@@ -17,8 +17,8 @@ pub enum OnClose {
 ///
 /// With every choice, memory stays bounded, and a key with calls in progress or queued calls is never evicted.
 /// [`stats`](crate::limiter::RateLimiter::stats) counts the effects of a full table. When the table is full for the
-/// first time, a warning is logged (feature `tracing`). [Design](crate::guide::design) has the figures that the default is based
-/// on.
+/// first time, a warning is logged (feature `tracing`). [Design](crate::guide::design) has the figures that the default
+/// is based on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OnFull {

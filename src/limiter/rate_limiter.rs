@@ -77,8 +77,8 @@ const MAX_PAUSED: u64 = 10_000;
 /// [`TokenBucket`](crate::algorithm::TokenBucket). When a table with the default `max_keys` is full, 73 % of its slots
 /// are occupied. So with a `TokenBucket`, count 44 bytes per key: 4.4 MB for the default of 100,000 keys.
 ///
-/// The memory of removed keys is reused, but not freed while the limiter exists. [Design](crate::guide::design) says how
-/// the table is built.
+/// The memory of removed keys is reused, but not freed while the limiter exists. [Design](crate::guide::design) says
+/// how the table is built.
 ///
 /// State is lost when the process ends, or when the last clone of the limiter is dropped.
 ///
@@ -161,7 +161,8 @@ impl<A: Algorithm> RateLimiter<A> {
     ///
     /// With a [`Concurrency`](crate::algorithm::Concurrency), and with algorithms that contain one, `check` and
     /// [`acquire`](RateLimiter::acquire) do not compile: nothing would end the call. Take a
-    /// [permit](RateLimiter::try_acquire_permit) instead. `cargo check` does not show this error, and `cargo build` does.
+    /// [permit](RateLimiter::try_acquire_permit) instead. `cargo check` does not show this error, and `cargo build`
+    /// does.
     ///
     /// ```compile_fail,E0080
     /// use tower_throttle::RateLimiter;
@@ -310,19 +311,20 @@ impl<A: Algorithm> RateLimiter<A> {
     ///
     /// A call that may not wait is denied. Its `retry_after` is the rest of the pause, or longer if the limit or the
     /// queue admits the call later. Whether the [total](crate::algorithm::Concurrency::total) of a limit of calls in
-    /// progress has room for the call after the pause is not known, and makes no difference to `retry_after`. Queued calls wait, calls that may wait join them, and after the pause all of them
-    /// pass in their order, and at the rate of the limit. A queued call is denied once it has waited for its maximum
-    /// wait, even during the pause. Joined calls and permits are denied as well. Calls in progress go on, a cost of 0 is
-    /// allowed, and time goes on for the limit: a bucket fills. A [`Lockout`] does not count the denials of a pause.
+    /// progress has room for the call after the pause is not known, and makes no difference to `retry_after`. Queued
+    /// calls wait, calls that may wait join them, and after the pause all of them pass in their order, and at the rate
+    /// of the limit. A queued call is denied once it has waited for its maximum wait, even during the pause. Joined
+    /// calls and permits are denied as well. Calls in progress go on, a cost of 0 is allowed, and time goes on for the
+    /// limit: a bucket fills. A [`Lockout`] does not count the denials of a pause.
     ///
     /// A later pause replaces an earlier one, even if it is shorter. A `duration` of zero and a
     /// [`reset`](Self::reset) end the pause. [`replace`](Self::replace) keeps it.
     ///
-    /// Returns whether the key is paused. It is not if `duration` is zero, if 10,000 other keys are paused, if the table
-    /// has no room for the key, or if the limiter is closed. A paused key is not evicted, and counts in `max_keys`. The
-    /// work is linear in the number of queued calls of the key and, once 10,000 keys are paused, in the number of all
-    /// keys that are paused or have a queue. Limiters in Redis cannot pause a key, because calls that wait there sleep until
-    /// times that they were given.
+    /// Returns whether the key is paused. It is not if `duration` is zero, if 10,000 other keys are paused, if the
+    /// table has no room for the key, or if the limiter is closed. A paused key is not evicted, and counts in
+    /// `max_keys`. The work is linear in the number of queued calls of the key and, once 10,000 keys are paused, in the
+    /// number of all keys that are paused or have a queue. Limiters in Redis cannot pause a key, because calls that
+    /// wait there sleep until times that they were given.
     ///
     /// ```
     /// use std::time::Duration;
@@ -340,8 +342,8 @@ impl<A: Algorithm> RateLimiter<A> {
         self.table.pause(self.table.fingerprint(key), Nanos::from(duration).0)
     }
 
-    /// Resets the key to the state of a new key, except that calls in progress stay counted. Returns whether the key had
-    /// used anything: `false` if it was as a new key is.
+    /// Resets the key to the state of a new key, except that calls in progress stay counted. Returns whether the key
+    /// had used anything: `false` if it was as a new key is.
     ///
     /// The type of the key counts, as in all methods: the `String` `"192.0.2.1"` is another key than the `IpAddr`, and
     /// its reset returns `false`.
@@ -414,8 +416,8 @@ impl<A: Algorithm> RateLimiter<Lockout<A>> {
     /// Ends the lockout of the key, if it is in one, and forgets the denials that were counted towards the next one.
     /// Units that were charged stay charged, so the key is still limited. [`reset`](Self::reset) forgets these, too.
     ///
-    /// Returns whether the key was locked out, or had such denials. The type of the key counts: a `String` is another key
-    /// than the `IpAddr` with the same text, and the result is then `false`.
+    /// Returns whether the key was locked out, or had such denials. The type of the key counts: a `String` is another
+    /// key than the `IpAddr` with the same text, and the result is then `false`.
     pub fn lift_lockout<K: Hash + ?Sized>(&self, key: &K) -> bool {
         self.table.lift_lockout(self.table.fingerprint(key))
     }
@@ -504,14 +506,14 @@ impl<A: Algorithm> RateLimiter<A> {
     /// a key that has used 1,000 units of 1,000 has used ten units of ten after a replacement, and a key that has used
     /// 1,005 units has used 15.
     ///
-    /// With state in memory, queued calls keep their order, and each is admitted as soon as the new algorithm admits it,
-    /// even if the new algorithm queues fewer calls or none. Only queued calls that chose a
+    /// With state in memory, queued calls keep their order, and each is admitted as soon as the new algorithm admits
+    /// it, even if the new algorithm queues fewer calls or none. Only queued calls that chose a
     /// [tier](crate::algorithm::Tiered) are still admitted at the rate of that tier. A queued call that costs more than
     /// a lowered limit is charged the new limit. The `max_wait` of a queued call was compared with its wait when it
-    /// arrived, so with a lower rate the call may wait longer. There are two exceptions.
-    /// A call whose wait is not known, as with [`Concurrency`](crate::algorithm::Concurrency), is denied once it has
-    /// waited for its `max_wait`. And so is any queued call once a settlement or a [`charge`](RateLimiter::charge) has
-    /// charged units, or a [`pause`](RateLimiter::pause) has begun, while the call waited.
+    /// arrived, so with a lower rate the call may wait longer. There are two exceptions. A call whose wait is not
+    /// known, as with [`Concurrency`](crate::algorithm::Concurrency), is denied once it has waited for its `max_wait`.
+    /// And so is any queued call once a settlement or a [`charge`](RateLimiter::charge) has charged units, or a
+    /// [`pause`](RateLimiter::pause) has begun, while the call waited.
     ///
     /// Calls in progress that are [settled](super::Reservation::settle) later give nothing back, because it is not
     /// known which of the converted units are theirs. Their estimates stay charged until they expire, or are refilled.
@@ -771,21 +773,21 @@ impl<A: Algorithm> Builder<A> {
         self
     }
 
-    /// Sets by how many units a key may be in debt. With 0, a settlement charges only the units that are available: of a
-    /// tuple, to each member what is available there, and nothing while calls of the key are queued.
+    /// Sets by how many units a key may be in debt. With 0, a settlement charges only the units that are available: of
+    /// a tuple, to each member what is available there, and nothing while calls of the key are queued.
     ///
     /// A key is in debt if more units were charged to it than calls can take: by a
     /// [settlement](super::Reservation::settle) above the cost with which a call was admitted, or by
     /// [`charge`](RateLimiter::charge). A bucket in debt is full later. A window counts above its limit until the units
     /// expire, and so forgets the debt with them. While a key is in debt, its
-    /// [`remaining`](crate::Decision::remaining) is 0, and `retry_after` is the time at which the call would be admitted
-    /// if no other call is made or settled until then.
+    /// [`remaining`](crate::Decision::remaining) is 0, and `retry_after` is the time at which the call would be
+    /// admitted if no other call is made or settled until then.
     ///
     /// So the cost of a call need not be known when the call is admitted. With a token bucket, the units that a key
-    /// uses in any span `t` that ends with an admission are at most `burst + t * limit / period`, and the amount by which
-    /// the calls that are then in progress will cost more than their estimates. A span that ends between two admissions
-    /// may have more: what is paid back after it. This requires that the debt stays below the bound, that the key
-    /// stays in the table, and that estimates are above 0, since a call of cost 0 is admitted even in debt.
+    /// uses in any span `t` that ends with an admission are at most `burst + t * limit / period`, and the amount by
+    /// which the calls that are then in progress will cost more than their estimates. A span that ends between two
+    /// admissions may have more: what is paid back after it. This requires that the debt stays below the bound, that
+    /// the key stays in the table, and that estimates are above 0, since a call of cost 0 is admitted even in debt.
     ///
     /// Not every algorithm counts units:
     ///

@@ -9,9 +9,9 @@ use crate::decision::{Decision, Denied};
 
 /// The work that is left at the end of an admitted call: to release the permit of the call, or to settle its charge.
 ///
-/// [`reserve`](crate::limiter::Call::reserve) makes a call with an estimate of its cost, and returns a reservation, whose
-/// [`settle`](Reservation::settle) charges the actual cost when it is known. When a reservation is dropped, a permit is
-/// released, and a charge stays as it is.
+/// [`reserve`](crate::limiter::Call::reserve) makes a call with an estimate of its cost, and returns a reservation,
+/// whose [`settle`](Reservation::settle) charges the actual cost when it is known. When a reservation is dropped, a
+/// permit is released, and a charge stays as it is.
 ///
 /// ```
 /// use tower_throttle::algorithm::TokenBucket;
@@ -146,9 +146,9 @@ impl Reservation {
     ///
     /// If the key was [reset](crate::RateLimiter::reset) since the call was charged, or the algorithm
     /// [replaced](crate::RateLimiter::replace), nothing is refunded, because the units that the key has used now are
-    /// those of other calls. Of the latest resets of single keys, the table remembers at least 64. Beyond them, calls of
-    /// other keys count as made before a reset, too. A full table that evicts the key remembers nothing of it, and Redis
-    /// remembers no resets. There, a settlement may give back units of calls that were made since.
+    /// those of other calls. Of the latest resets of single keys, the table remembers at least 64. Beyond them, calls
+    /// of other keys count as made before a reset, too. A full table that evicts the key remembers nothing of it, and
+    /// Redis remembers no resets. There, a settlement may give back units of calls that were made since.
     ///
     /// Returns an allowed decision that describes the key right after the settlement. Returns `None` if the limiter
     /// replies later, if the limiter no longer keeps the key, or if there is nothing to settle. A call in progress, as

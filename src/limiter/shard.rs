@@ -88,8 +88,8 @@ pub(super) struct Locked<'a, A: Algorithm> {
     shared: &'a Shared,
     shard: SpinGuard<'a, Shard<A>>,
     id: Fingerprint,
-    /// A clock reading, if it was made already. [`with`](Self::with) uses it only for a new key, because a known key may
-    /// have observed a later one. `with_known` requires that the key has not.
+    /// A clock reading, if it was made already. [`with`](Self::with) uses it only for a new key, because a known key
+    /// may have observed a later one. `with_known` requires that the key has not.
     read: Option<Nanos>,
 }
 
@@ -166,8 +166,8 @@ impl<'a, A: Algorithm> Locked<'a, A> {
         result
     }
 
-    /// Runs `change` on the key, for changes that affect only a key with charged units. Returns `None`, and does not run
-    /// `change`, if the key is not in the table.
+    /// Runs `change` on the key, for changes that affect only a key with charged units. Returns `None`, and does not
+    /// run `change`, if the key is not in the table.
     pub(super) fn with_known<R>(
         self,
         tier: Option<&A>,
@@ -236,9 +236,9 @@ impl<'a, A: Algorithm> Locked<'a, A> {
 }
 
 impl<A: Algorithm> Shard<A> {
-    /// Returns what decides a call: the algorithm, the state, and the clock reading. Returns `None` if the key is not in
-    /// the shard, if the key has a queue, or if the limiter is closed. This is the fast path for the common case. `now`
-    /// is a clock reading from before the shard was locked.
+    /// Returns what decides a call: the algorithm, the state, and the clock reading. Returns `None` if the key is not
+    /// in the shard, if the key has a queue, or if the limiter is closed. This is the fast path for the common case.
+    /// `now` is a clock reading from before the shard was locked.
     ///
     /// If another call of the key has made a later reading, `now` would look like a clock that was set back. So the
     /// clock is then read again. While the shard is locked, no other call of the key can have a later reading.

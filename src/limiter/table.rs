@@ -108,8 +108,9 @@ impl<A: Algorithm> Table<A> {
 /// Changes of keys that are not caused by new calls: polls and drops of calls that wait, the end of calls, charges and
 /// refunds after the fact, resets, replacements of the algorithm, and closing.
 impl<A: Algorithm> Table<A> {
-    /// Polls a queued call. Returns when to poll it again or, if it is decided, `None` after `leave` has got the decision
-    /// and when the call was charged. `leave` is run while the key is locked, before wakers are woken, which may panic.
+    /// Polls a queued call. Returns when to poll it again or, if it is decided, `None` after `leave` has got the
+    /// decision and when the call was charged. `leave` is run while the key is locked, before wakers are woken, which
+    /// may panic.
     pub(super) fn poll(
         &self,
         id: Fingerprint,

@@ -105,7 +105,8 @@ impl<A: Algorithm> Future for QueuedAcquire<A> {
                 if *counts {
                     table.shared.calls.add_decision(&decision, false);
                 }
-                // Of a denied call, it is dropped later, because the algorithm in it may run any code when it is dropped.
+                // Of a denied call, it is dropped later, because the algorithm in it may run any code when it is
+                // dropped.
                 let held = if decision.is_allowed() { this.held.take() } else { None };
                 let reservation = held.map(|held| held.reserve_at(table, charged_at)).unwrap_or_default();
                 decided = Some(Decided::new(decision, reservation));

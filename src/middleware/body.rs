@@ -17,8 +17,8 @@ pin_project! {
     /// `B`. If the call has a permit, the body holds the permit until the body ends, fails or is dropped.
     ///
     /// In an axum app, the layer's method `axum_body` (feature `axum`) makes all bodies `axum::body::Body`, which
-    /// [saves a box](crate::guide::servers#axum) for each request. Use it also if a compiler error says that it expected
-    /// or found `Response<ResponseBody<Body>>`.
+    /// [saves a box](crate::guide::servers#axum) for each request. Use it also if a compiler error says that it
+    /// expected or found `Response<ResponseBody<Body>>`.
     #[derive(Debug)]
     pub struct ResponseBody<B> {
         #[pin]

@@ -109,8 +109,9 @@ where
     fn drain(&self, request: Request<B>) -> Option<Drain> {
         let headers = request.headers();
         let announced = content_length(headers).unwrap_or(0);
-        // Over HTTP/1.x, a client that sent `Expect: 100-continue` sends no body after it has received the final response.
-        // Over HTTP/2, a client that does not wait would have its stream reset, which counts against its connection.
+        // Over HTTP/1.x, a client that sent `Expect: 100-continue` sends no body after it has received the final
+        // response. Over HTTP/2, a client that does not wait would have its stream reset, which counts against its
+        // connection.
         let waits = request.version() < Version::HTTP_2 && headers.contains_key(EXPECT);
         if !Self::is_unread(&request) || announced > self.max_bytes || waits {
             return None;

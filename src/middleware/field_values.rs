@@ -1,5 +1,6 @@
-//! The values of header fields: numbers, waits, and the structured fields (RFC 9651) `RateLimit` and `RateLimit-Policy`.
-//! Waits are rounded up, to whole seconds by [`whole_seconds`], and to whole milliseconds by [`retry_after_millis`].
+//! The values of header fields: numbers, waits, and the structured fields (RFC 9651) `RateLimit` and
+//! `RateLimit-Policy`. Waits are rounded up, to whole seconds by [`whole_seconds`], and to whole milliseconds by
+//! [`retry_after_millis`].
 
 use std::time::Duration;
 

@@ -79,8 +79,8 @@ impl PolicyInfo {
         }
     }
 
-    /// Creates the info of a policy whose limiter is `limiter`, with the name of the limiter. A name that no header field
-    /// can carry is not used, as if the limiter had none.
+    /// Creates the info of a policy whose limiter is `limiter`, with the name of the limiter. A name that no header
+    /// field can carry is not used, as if the limiter had none.
     pub(super) fn of(limiter: &impl Limiter) -> Self {
         let algorithm = limiter.info();
         long_wait(limiter.name(), algorithm.longest_wait());

@@ -325,8 +325,8 @@ fn count(infos: &[PolicyInfo], outcomes: &[Option<Outcome>], is_admitted: bool) 
 /// The data that is remembered of a request while it waits for a joint decision.
 #[derive(Debug, Default)]
 pub struct Asked {
-    /// The policies that have counted the request as queued already. Empty if the limiters reply later, so that they tell
-    /// only with their decisions whether the request was queued.
+    /// The policies that have counted the request as queued already. Empty if the limiters reply later, so that they
+    /// tell only with their decisions whether the request was queued.
     queued: Few<usize>,
     /// For each policy, whether it limits the request.
     is_limited: Few<bool>,

@@ -73,9 +73,9 @@ use crate::stats::{PolicyStats, Timeline};
 ///
 /// No order loses a setting: what would lose one does not compile. Call `cost` before `tier`, `settle`, `metered` and
 /// `priority`, and call `responder` once, and before `axum_body`. Configure each layer before you join it by `and`, but
-/// set `responder`, `on_reject` and `axum_body` on the first layer or on the result. After `and`, only these methods can
-/// be called: `and`, `enabled`, `responder`, `on_reject`, `axum_body`, `stats` and `record_metrics`. The methods not
-/// mentioned here can be called in any order before `and`.
+/// set `responder`, `on_reject` and `axum_body` on the first layer or on the result. After `and`, only these methods
+/// can be called: `and`, `enabled`, `responder`, `on_reject`, `axum_body`, `stats` and `record_metrics`. The methods
+/// not mentioned here can be called in any order before `and`.
 ///
 /// If a method is called twice, the last call counts, with these exceptions: conditions of `unless`,
 /// functions of `on_reject` and `shutdown`s add up.
@@ -210,21 +210,21 @@ impl<K: Clone, A: Algorithm, C: Clone, R, L: Limiter<Algorithm = A>> RateLimitLa
     /// With the feature `tracing`, the layer logs the first such request, and then at most one a minute until the store
     /// has recovered. The store has recovered when it has decided a certain number of requests in a row. The layer logs
     /// the recovery, too. The number is 1 after the first failure, and doubles with each further failure after a
-    /// recovery, up to 1,024. So a store that fails again and again does not fill the log. The setting has no effect with state in memory,
-    /// which never fails. If layers are [joined](RateLimitLayer::and), a request that the limiter cannot decide is
-    /// admitted only if each of the layers has `OnStoreError::Allow` or is in shadow mode.
+    /// recovery, up to 1,024. So a store that fails again and again does not fill the log. The setting has no effect
+    /// with state in memory, which never fails. If layers are [joined](RateLimitLayer::and), a request that the limiter
+    /// cannot decide is admitted only if each of the layers has `OnStoreError::Allow` or is in shadow mode.
     #[must_use]
     pub fn on_store_error(self, treatment: OnStoreError) -> Self {
         self.with_info(|info| info.settings.on_store_error = treatment)
     }
 
-    /// Sets the policy's name in header fields and bodies. The default is the name of the limiter, if it has one that is
-    /// valid here, and otherwise `default`.
+    /// Sets the policy's name in header fields and bodies. The default is the name of the limiter, if it has one that
+    /// is valid here, and otherwise `default`.
     ///
-    /// If an inner layer has reported a limit of the same name in the header fields, a number is appended to the name of
-    /// this one: `default-2`. So of two nested layers without names, the inner one is `default` in each response, and in
-    /// the body of its 429. The outer one is `default-2` beside it. It is `default` only in its own 429, which has no field
-    /// of the inner one. Metrics and events have no numbers, so give each layer a name.
+    /// If an inner layer has reported a limit of the same name in the header fields, a number is appended to the name
+    /// of this one: `default-2`. So of two nested layers without names, the inner one is `default` in each response,
+    /// and in the body of its 429. The outer one is `default-2` beside it. It is `default` only in its own 429, which
+    /// has no field of the inner one. Metrics and events have no numbers, so give each layer a name.
     ///
     /// The requests are counted from 0 from here on. So two clones with different names have
     /// [counts](RateLimitLayer::stats) of their own, while they share the limiter, its budgets, and what it counts
@@ -338,8 +338,8 @@ impl<K: Clone, A: Algorithm, C: Clone, R, L: Limiter<Algorithm = A>> RateLimitLa
     /// shadow mode. If the limiter cannot decide a call, this limit admits it.
     ///
     /// If the layer is joined with others, this limit decides only the calls that the limits outside shadow mode
-    /// admit. In memory, it extracts the keys of these calls only, so that it counts no mistake in a key of other calls.
-    /// If the request has no valid key for this limit, the others decide it alone.
+    /// admit. In memory, it extracts the keys of these calls only, so that it counts no mistake in a key of other
+    /// calls. If the request has no valid key for this limit, the others decide it alone.
     ///
     /// The first request after each time that shadow mode was turned on is an event of level `info`. While shadow mode
     /// is on, the metric `tower_throttle_enforced` is 0 (feature `metrics`).
@@ -403,8 +403,8 @@ impl<K: Clone, A: Algorithm, C: Clone, R, L: Limiter<Algorithm = A>> RateLimitLa
     /// Both layers must have [`RateLimiter`](crate::RateLimiter)s, or both limiters of one `RedisStore` of the crate
     /// `tower-throttle-redis`: see [many machines]. The layer of a [`FairLimiter`](crate::limiter::FairLimiter) is
     /// applied by itself, [inside of a layer with a rate](crate::guide::concurrency#fair-capacity). Call
-    /// [`unless`](RateLimitLayer::unless) and [`missing_key`](RateLimitLayer::missing_key) on each layer before you join
-    /// the layers.
+    /// [`unless`](RateLimitLayer::unless) and [`missing_key`](RateLimitLayer::missing_key) on each layer before you
+    /// join the layers.
     ///
     /// [many machines]: https://docs.rs/tower-throttle-redis/latest/tower_throttle_redis/guide/many_machines/index.html#several-limits
     ///
@@ -525,8 +525,8 @@ impl<K: Clone, A: Algorithm, C: Clone, R, L: Settles + Limiter<Algorithm = A>> R
     /// ```
     ///
     /// Until the response to a call is ready, the whole charge of the call counts. So if no call costs more than it was
-    /// charged, callers cannot exceed the limit by many calls at once. If calls cost more, a caller exceeds the limit by
-    /// at most what the calls in progress cost more, and pays it back.
+    /// charged, callers cannot exceed the limit by many calls at once. If calls cost more, a caller exceeds the limit
+    /// by at most what the calls in progress cost more, and pays it back.
     ///
     /// A limiter in [Redis] charges and refunds the same units as a limiter in memory, but later: it sends the
     /// settlement to the server when the response is ready, and waits for no reply. Until the server has executed the
@@ -558,8 +558,8 @@ impl<K: Clone, A: Algorithm, C: Clone, R, L: Settles + Limiter<Algorithm = A>> R
     /// later are charged at once.
     ///
     /// A call whose meter was not used keeps its estimate. [`unmetered`](RateLimitLayer::unmetered) can change this. If
-    /// the layer has a function to [`settle`](RateLimitLayer::settle), and the function returns a cost for the head of a
-    /// response, this cost is charged instead of what the meter says until then. The header fields of the response
+    /// the layer has a function to [`settle`](RateLimitLayer::settle), and the function returns a cost for the head of
+    /// a response, this cost is charged instead of what the meter says until then. The header fields of the response
     /// describe the state at the decision, because they are sent before the end.
     ///
     /// With a [`Responder`](crate::middleware::Responder) of your own, the permit given to
@@ -679,8 +679,8 @@ impl<K, A: Algorithm, C, R, L: Limiter<Algorithm = A>> RateLimitLayer<K, A, C, R
         RateLimitLayer { policies: self.policies, responder: OnReject::new(self.responder, observe) }
     }
 
-    /// Returns the response that this layer gives to a request that its limiter denies. With it, a service that calls the
-    /// limiter itself answers as the layer would: with the same status, header fields and body.
+    /// Returns the response that this layer gives to a request that its limiter denies. With it, a service that calls
+    /// the limiter itself answers as the layer would: with the same status, header fields and body.
     ///
     /// `head` is a reference to a [`Request`](http::Request) or to its [`Parts`](http::request::Parts), and says
     /// whether the response is JSON, text or gRPC. Nothing is charged and counted, and no function of
@@ -731,8 +731,8 @@ impl<K, A: Algorithm, C, R, L: Limiter<Algorithm = A>> RateLimitLayer<K, A, C, R
     }
 
     /// Returns the counts of this policy: the requests by outcome, the requests without a valid key or from forbidden
-    /// callers, and the events of the limiter. All clones of this layer share these counts, unless they were given another
-    /// [name](RateLimitLayer::name). Reading the counts blocks no request.
+    /// callers, and the events of the limiter. All clones of this layer share these counts, unless they were given
+    /// another [name](RateLimitLayer::name). Reading the counts blocks no request.
     ///
     /// A [joined](RateLimitLayer::and) layer [returns](crate::middleware::Layers::stats) the counts of all its
     /// policies. Clones of the layers that were joined share these counts.
@@ -758,15 +758,16 @@ impl<K, A: Algorithm, C, R, L: Limiter<Algorithm = A>> RateLimitLayer<K, A, C, R
     /// method before each scrape, or every few seconds. The chapter [In production](crate::guide::production) lists the
     /// names and the labels of the metrics.
     ///
-    /// Install the recorder before the first call, and only one: each call adds to the recorder's counters what requests
-    /// were counted since the call before, by any clone of the layer. What the limiter or its store counts, such as
-    /// evicted keys, is set and not added, since several layers may have the same limiter.
+    /// Install the recorder before the first call, and only one: each call adds to the recorder's counters what
+    /// requests were counted since the call before, by any clone of the layer. What the limiter or its store counts,
+    /// such as evicted keys, is set and not added, since several layers may have the same limiter.
     ///
-    /// Give each policy a [name](RateLimitLayer::name) of its own. The requests of policies with the same name are added up,
-    /// but their other metrics are those of one of them. The first call of the second one logs a warning (feature
-    /// `tracing`). If this layer was cloned, and a joined clone has got a number in its name, the metrics of both have the
-    /// name with which this method was called first, because both have the same counts. When a queued request is admitted, the service records its wait in a histogram. For all other requests,
-    /// the service itself records nothing.
+    /// Give each policy a [name](RateLimitLayer::name) of its own. The requests of policies with the same name are
+    /// added up, but their other metrics are those of one of them. The first call of the second one logs a warning
+    /// (feature `tracing`). If this layer was cloned, and a joined clone has got a number in its name, the metrics of
+    /// both have the name with which this method was called first, because both have the same counts. When a queued
+    /// request is admitted, the service records its wait in a histogram. For all other requests, the service itself
+    /// records nothing.
     #[cfg(feature = "metrics")]
     pub fn record_metrics(&self) {
         self.policies.parts().1[0].record(&self.stats(), !L::IS_LOCAL);

@@ -13,10 +13,10 @@ use crate::sys::lock::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Counts the units that a call uses, for the limits of [metered](crate::RateLimitLayer::metered) layers.
 ///
-/// A metered layer puts a meter into the extensions of each request. Any task may count on a clone of the meter, without
-/// a lock. When the response has ended, the layer charges what the meter says, instead of the estimate that the call was
-/// charged when it was admitted. Units that are counted later are charged at once. So a handler of WebSockets, whose
-/// response ends when the connection is upgraded, counts messages with the same meter.
+/// A metered layer puts a meter into the extensions of each request. Any task may count on a clone of the meter,
+/// without a lock. When the response has ended, the layer charges what the meter says, instead of the estimate that the
+/// call was charged when it was admitted. Units that are counted later are charged at once. So a handler of WebSockets,
+/// whose response ends when the connection is upgraded, counts messages with the same meter.
 ///
 /// An axum handler takes the meter as an argument (feature `axum`). All other code finds it by [`Meter::of`], such as a
 /// gRPC handler. Without a metered layer, both give a meter by which nothing is charged, so the same handler works with
@@ -46,8 +46,8 @@ use crate::sys::lock::atomic::{AtomicBool, AtomicU64, Ordering};
 ///
 /// A layer that finds a meter in a request uses it. So nested layers and [joined](crate::RateLimitLayer::and) policies
 /// have one meter for each request, and each of them charges what it says. [`for_policy`](Self::for_policy) returns a
-/// meter that counts for one of them only. A caller of an HTTP client can insert `Meter::new()` into a request, and keep
-/// a clone.
+/// meter that counts for one of them only. A caller of an HTTP client can insert `Meter::new()` into a request, and
+/// keep a clone.
 ///
 /// If a layer between two metered layers calls the inner one again, such as `tower::retry`, the outer layer charges all
 /// attempts together. The inner one charges each attempt what was counted since the attempt before. The same is true of
@@ -160,8 +160,8 @@ impl Meter {
         self.call.charge_late();
     }
 
-    /// Returns the number of units that this meter has counted. For a meter [of one policy](Self::for_policy), these are
-    /// not the units that were counted for all policies.
+    /// Returns the number of units that this meter has counted. For a meter [of one policy](Self::for_policy), these
+    /// are not the units that were counted for all policies.
     #[must_use]
     pub fn units(&self) -> u64 {
         self.counter().units().unwrap_or(0)
@@ -296,8 +296,8 @@ impl PolicyCharge {
 
     /// If the call was settled, charges the units that were counted since.
     // A count changes a counter first, and then reads `is_settled` and `charged`. A settlement sets `charged` and
-    // `is_settled` first, and then calls this method, which reads the counters. So at least one of the two sees both, and
-    // `fetch_max` lets only one of them charge.
+    // `is_settled` first, and then calls this method, which reads the counters. So at least one of the two sees both,
+    // and `fetch_max` lets only one of them charge.
     fn charge_late(&self, all: &Counter) {
         if self.charged.load(Ordering::SeqCst) == OPEN {
             return;

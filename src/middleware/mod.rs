@@ -77,8 +77,8 @@ pub use shutdown::Shutdown;
 
 /// The types that occur in the type of a layer or of a responder, and traits in their bounds.
 ///
-/// Methods such as `cost` and `on_reject` change the type of a layer. Import these types to write such a type in a struct
-/// or in a signature. A function can also return `impl Layer<..>`, and an app can box its layers: see
+/// Methods such as `cost` and `on_reject` change the type of a layer. Import these types to write such a type in a
+/// struct or in a signature. A function can also return `impl Layer<..>`, and an app can box its layers: see
 /// [recipes](crate::guide::recipes).
 ///
 /// ```

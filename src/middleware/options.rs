@@ -21,8 +21,8 @@ pub trait RequestOptions<Req, Key, A> {
     /// Returns the options of `request`. `key` is `None` if the request has no key.
     fn options(&self, request: &Req, key: Option<&Key>) -> Options<A>;
 
-    /// Returns the meter that settles the call, and what happens if it is not used. The meter is that of an outer layer,
-    /// or else a new one, which is put into the request. Returns `None` if no meter settles the call.
+    /// Returns the meter that settles the call, and what happens if it is not used. The meter is that of an outer
+    /// layer, or else a new one, which is put into the request. Returns `None` if no meter settles the call.
     #[inline]
     fn meter(&self, _request: &mut Req) -> Option<(Meter, Unmetered)> {
         None

@@ -115,8 +115,8 @@ impl<K, A: Algorithm, C, L: Limiter<Algorithm = A>> Policy<K, A, C, L> {
         C: RequestOptions<Req, K::Key, A>,
         L: LimiterFor<StoreKey<K::Key>>,
     {
-        // The names are read before the options: across the reading of an atomic, the compiler would keep the options in
-        // memory, which takes 50 instructions more.
+        // The names are read before the options: across the reading of an atomic, the compiler would keep the options
+        // in memory, which takes 50 instructions more.
         let names = info.current_names(&self.limiter);
         let in_shadow = mode == Mode::Shadow;
         let options = self.options.options(request, key.key());

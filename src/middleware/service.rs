@@ -100,8 +100,8 @@ where
     }
 }
 
-/// Returns whether `poll_ready` may reserve something. That of axum's `Route` does nothing, and a clone of it clones all
-/// layers inside. This is known by its name, since services need not be `'static`.
+/// Returns whether `poll_ready` may reserve something. That of axum's `Route` does nothing, and a clone of it clones
+/// all layers inside. This is known by its name, since services need not be `'static`.
 #[inline]
 fn may_reserve<Svc>() -> bool {
     #[cfg(feature = "axum")]
@@ -230,8 +230,8 @@ where
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.as_mut().project();
         match this.stage.project() {
-            // The inner future is dropped before its response is converted, since it may hold resources, such as a permit
-            // of another layer.
+            // The inner future is dropped before its response is converted, since it may hold resources, such as a
+            // permit of another layer.
             StageProj::Passing { response } => {
                 let result = ready!(response.poll(cx));
                 self.project().stage.set(Stage::Done);

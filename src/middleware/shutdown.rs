@@ -8,8 +8,8 @@ use crate::limiter::Limiter;
 
 /// A handle that closes the limiters of several layers by one call, when a server shuts down.
 ///
-/// Clones are the same handle. Layers join it by [`shutdown`](crate::middleware::RateLimitLayer::shutdown), and limiters
-/// without a layer by [`add`](Shutdown::add). The handle keeps a clone of each limiter until it closes them.
+/// Clones are the same handle. Layers join it by [`shutdown`](crate::middleware::RateLimitLayer::shutdown), and
+/// limiters without a layer by [`add`](Shutdown::add). The handle keeps a clone of each limiter until it closes them.
 ///
 /// ```
 /// use tower_throttle::algorithm::LeakyBucket;

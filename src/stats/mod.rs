@@ -66,15 +66,15 @@ pub struct StoreStats {
     /// the calls that were made to the fallback limiter directly.
     pub fallbacks: u64,
     /// Settlements that failed, because the server did not execute them in time, or because their runtime has ended.
-    /// Such a settlement neither charges nor gives back units, unless only its reply was late or lost. No response waits
-    /// for settlements, so these failures are no errors of calls. Only limiters in Redis count them: each limiter its
-    /// own, and the `RedisStore` those of all its limiters.
+    /// Such a settlement neither charges nor gives back units, unless only its reply was late or lost. No response
+    /// waits for settlements, so these failures are no errors of calls. Only limiters in Redis count them: each limiter
+    /// its own, and the `RedisStore` those of all its limiters.
     pub settle_errors: u64,
     /// The number of times that the circuit breaker has opened.
     pub circuit_openings: u64,
     /// `true` if the circuit breaker is open now: calls are not sent to the server. They fail at once, or the fallback
-    /// decides them. After each pause, the server is tried again, and calls wait for the result. In a Redis Cluster, this
-    /// is `true` if the circuit breaker of any master is open.
+    /// decides them. After each pause, the server is tried again, and calls wait for the result. In a Redis Cluster,
+    /// this is `true` if the circuit breaker of any master is open.
     pub is_circuit_open: bool,
     /// The number of keys that are kept now.
     pub keys: u64,
@@ -100,8 +100,8 @@ pub struct PolicyStats {
     /// The events of the limiter's key table or store. If other layers, or calls without a layer, use the same limiter,
     /// the events that these cause are included.
     pub store: StoreStats,
-    /// The units that settlements of the limiter's calls have charged or given back. If other layers, or calls without a
-    /// layer, use the same limiter, their units are included.
+    /// The units that settlements of the limiter's calls have charged or given back. If other layers, or calls without
+    /// a layer, use the same limiter, their units are included.
     pub units: UnitStats,
     /// `true` if the policy is enforced now, and `false` if it lets all requests pass: in
     /// [shadow mode](crate::middleware::RateLimitLayer::shadow), or if it is not

@@ -15,13 +15,13 @@ const SLICES: u64 = 60;
 
 /// The keys that are denied most often.
 ///
-/// [`watch`](Self::watch) lists the keys that a layer denies, and [`record`](Self::record) counts a denial anywhere else.
-/// Read the list at any time. Clones share the counts. The counts are those since the list was created or
+/// [`watch`](Self::watch) lists the keys that a layer denies, and [`record`](Self::record) counts a denial anywhere
+/// else. Read the list at any time. Clones share the counts. The counts are those since the list was created or
 /// [cleared](Self::clear), or those of a [window](Self::window), such as the last hour.
 ///
-/// The list shows a label for each key, not the key itself. The label is a hash of the key with a random seed, so a key has
-/// a different label in each list and after each restart. With [`record_as`](Self::record_as), the label is a string of
-/// yours.
+/// The list shows a label for each key, not the key itself. The label is a hash of the key with a random seed, so a key
+/// has a different label in each list and after each restart. With [`record_as`](Self::record_as), the label is a
+/// string of yours.
 ///
 /// ```
 /// use tower_throttle::algorithm::TokenBucket;
@@ -196,11 +196,11 @@ impl TopKeys {
         self.count(hash, || format!("{hash:016x}"));
     }
 
-    /// Counts a denial of a key. The label of the key is the string that `label` returns. `label` is called only when the
-    /// key enters the list, with a [window](Self::window) that of a slice.
+    /// Counts a denial of a key. The label of the key is the string that `label` returns. `label` is called only when
+    /// the key enters the list, with a [window](Self::window) that of a slice.
     ///
-    /// The list shows the label as it is. So the label must not contain what readers of the list must not see, such as an
-    /// API key.
+    /// The list shows the label as it is. So the label must not contain what readers of the list must not see, such as
+    /// an API key.
     pub fn record_as<K: Hash + ?Sized>(&self, key: &K, label: impl FnOnce() -> String) {
         self.count(self.hash(key), label);
     }

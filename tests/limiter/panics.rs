@@ -345,8 +345,8 @@ fn the_drop_of_a_call_that_has_panicked_cancels_no_other_call() {
 
 type Known = Arc<OnceLock<RateLimiter<OwnAlgorithm<Concurrency>>>>;
 
-/// Returns a limiter whose algorithm makes a call of the key when a copy of it is dropped while the flag is `true`. What an
-/// algorithm does when it is dropped may need a lock.
+/// Returns a limiter whose algorithm makes a call of the key when a copy of it is dropped while the flag is `true`.
+/// What an algorithm does when it is dropped may need a lock.
 fn calls_when_dropped() -> (Known, Arc<AtomicBool>) {
     let known = Known::default();
     let is_watched = Arc::new(AtomicBool::new(false));

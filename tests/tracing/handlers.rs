@@ -302,7 +302,8 @@ async fn a_layer_and_a_handler_on_one_limiter_are_in_no_metric_twice() {
     assert_eq!(seen.events("same_name", ""), 0, "a policy and a limiter may have one name");
 }
 
-/// A clone that is joined may get a number in its name. It shares the counts, which must not be split between two names.
+/// A clone that is joined may get a number in its name. It shares the counts, which must not be split between two
+/// names.
 #[tokio::test]
 async fn a_layer_and_its_joined_clone_are_recorded_under_one_name() {
     let seen = Seen::start();

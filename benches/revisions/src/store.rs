@@ -19,8 +19,8 @@ struct Case {
     keys: usize,
     max_keys: usize,
     threads: usize,
-    /// The number of checks of a thread in a batch. A batch of many keys is long, so that few of its keys are in the cache
-    /// of the processor.
+    /// The number of checks of a thread in a batch. A batch of many keys is long, so that few of its keys are in the
+    /// cache of the processor.
     calls: usize,
     rounds: usize,
 }

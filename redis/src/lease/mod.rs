@@ -69,9 +69,9 @@ const UNKNOWN_WAIT: u64 = 50_000_000;
 /// calls. A process leases units only of keys that it used within the last second: first 1 unit, and twice as many in
 /// each further trip, up to `units`. A lease has at most half of the units that the bucket has left, so leases get
 /// smaller while few units are left. In a simulation, eight processes share 1,000 calls per second with a burst of 200.
-/// At 80 % load with leases of 10 units, they make about 0.1 trips for each admitted call, and at 200 % load with leases
-/// of 25 units about half a trip, mostly for calls that are denied. In both cases, they admit more than 99 % of the calls
-/// that one bucket would admit. While all units of the burst are leased, no units are refilled.
+/// At 80 % load with leases of 10 units, they make about 0.1 trips for each admitted call, and at 200 % load with
+/// leases of 25 units about half a trip, mostly for calls that are denied. In both cases, they admit more than 99 % of
+/// the calls that one bucket would admit. While all units of the burst are leased, no units are refilled.
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -246,8 +246,8 @@ impl RedisLeasesBuilder {
     /// # Errors
     ///
     /// Returns an error if the name is empty, if another limiter of the store has the same name, but another quota or
-    /// no leases, if a fallback was set, if a lease has 0 units, if the queue drops the oldest call when it is full, or if
-    /// the bucket needs numbers above 2^53.
+    /// no leases, if a fallback was set, if a lease has 0 units, if the queue drops the oldest call when it is full, or
+    /// if the bucket needs numbers above 2^53.
     pub fn build(self) -> Result<RedisLeases, RedisError> {
         let Self { store, name, algorithm, units, max_queued, has_fallback } = self;
         let config = |detail| Err(RedisError::new(RedisErrorKind::Config, detail));
@@ -311,8 +311,8 @@ impl RedisLeases {
         })
     }
 
-    /// Closes the limiter and all its clones for ever: calls of this process that wait are denied at once, and new calls
-    /// with a cost above 0 are denied as well, without a trip. The units that were not spent are returned. See
+    /// Closes the limiter and all its clones for ever: calls of this process that wait are denied at once, and new
+    /// calls with a cost above 0 are denied as well, without a trip. The units that were not spent are returned. See
     /// [`RateLimiter::close`](tower_throttle::RateLimiter::close).
     ///
     /// Calls whose trips are under way are decided by these trips. Other processes and other limiters of this process

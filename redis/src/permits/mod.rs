@@ -82,10 +82,10 @@ const LEASES: (Duration, Duration) = (Duration::from_millis(100), Duration::from
 ///
 /// # Guarantees
 ///
-/// The server keeps a permit, or the place of a waiter, for [ten seconds](RedisPermitsBuilder::lease) without a renewal.
-/// Each process renews its permits and places in the background, whenever a third of this time has passed. So if a
-/// process ends without returning its permits, they are free again after at most this time, and its places in the queue
-/// are gone.
+/// The server keeps a permit, or the place of a waiter, for [ten seconds](RedisPermitsBuilder::lease) without a
+/// renewal. Each process renews its permits and places in the background, whenever a third of this time has passed. So
+/// if a process ends without returning its permits, they are free again after at most this time, and its places in the
+/// queue are gone.
 ///
 /// A process that cannot reach the server, or that was suspended, may lose a permit although its call goes on. Then the
 /// future of [`Permit::lost`] is ready, and [`Permit::fencing_token`] tells a resource which of two calls has the newer
@@ -93,15 +93,16 @@ const LEASES: (Duration, Duration) = (Duration::from_millis(100), Duration::from
 /// last renewal. If the server has lost its data, the permits are lost when they would be renewed, and waiters are
 /// queued again, or denied if the queue is full.
 ///
-/// While processes have different limits for a key, as during a deployment, each call gets its permit by the limit of its
-/// own process, and calls wait in one queue.
+/// While processes have different limits for a key, as during a deployment, each call gets its permit by the limit of
+/// its own process, and calls wait in one queue.
 ///
 /// When a permit is free, the first waiter gets it. The server sends a message to the process of this waiter, on a
 /// connection that each process opens when a call first waits. Messages may be lost. So for each key, each process also
 /// asks the server about the first of its own waiters. It asks at least once a second if at most three calls are ahead
 /// of this waiter, and otherwise at least every five seconds. A call whose future is not polled still gets its permit,
 /// and holds it until the future is dropped. So it keeps the calls behind it waiting, as a future does that waits for a
-/// permit of tokio's `Semaphore`: do not await a permit while you keep a future of the same limiter that you do not poll.
+/// permit of tokio's `Semaphore`: do not await a permit while you keep a future of the same limiter that you do not
+/// poll.
 ///
 /// # Memory
 ///
@@ -124,16 +125,16 @@ const LEASES: (Duration, Duration) = (Duration::from_millis(100), Duration::from
 ///
 /// # Limits of other kinds
 ///
-/// A total for all keys, a queue that drops the oldest waiter, a replacement of the limit, a fallback, tuples with other
-/// algorithms, and joined layers are not possible, so there are no methods for them. For a total, wrap the layer in
-/// another whose key is `Global`. At most 10,000 calls of all processes wait for a key, unless
+/// A total for all keys, a queue that drops the oldest waiter, a replacement of the limit, a fallback, tuples with
+/// other algorithms, and joined layers are not possible, so there are no methods for them. For a total, wrap the layer
+/// in another whose key is `Global`. At most 10,000 calls of all processes wait for a key, unless
 /// [`queue`](RedisPermitsBuilder::queue) sets another number.
 ///
 /// # Permissions
 ///
-/// The Redis user needs [permissions](crate::guide::many_machines#permissions) for permits, and others for messages. Without
-/// the permissions for messages, no messages arrive, and processes only ask the server. If SUBSCRIBE or PUBLISH fails, a
-/// warning is logged, at most once a minute for each of the two (feature `tracing`).
+/// The Redis user needs [permissions](crate::guide::many_machines#permissions) for permits, and others for messages.
+/// Without the permissions for messages, no messages arrive, and processes only ask the server. If SUBSCRIBE or PUBLISH
+/// fails, a warning is logged, at most once a minute for each of the two (feature `tracing`).
 #[derive(Clone)]
 pub struct RedisPermits {
     shared: Arc<SharedPermits>,
@@ -221,8 +222,8 @@ impl RedisPermitsBuilder {
         self
     }
 
-    /// Sets the time for which the server keeps a permit, or a place in the queue, without a renewal. The default is ten
-    /// seconds. Values below 100 ms are raised to 100 ms, and values above one day are lowered to one day.
+    /// Sets the time for which the server keeps a permit, or a place in the queue, without a renewal. The default is
+    /// ten seconds. Values below 100 ms are raised to 100 ms, and values above one day are lowered to one day.
     ///
     /// The permits of a process that has failed are free again after this time. A process that cannot reach the server
     /// for this time, or that is suspended for this time, loses its permits. The time must be at least four times the
@@ -286,12 +287,12 @@ impl RedisPermitsBuilder {
 call_methods!(RedisPermits);
 
 impl RedisPermits {
-    /// Closes the limiter and all its clones for ever: calls of this process that wait are denied at once, and new calls
-    /// with a cost above 0 are denied as well, without a trip. See
+    /// Closes the limiter and all its clones for ever: calls of this process that wait are denied at once, and new
+    /// calls with a cost above 0 are denied as well, without a trip. See
     /// [`RateLimiter::close`](tower_throttle::RateLimiter::close).
     ///
-    /// Calls in progress keep their permits. Calls whose trips are under way are decided by these trips. Other processes
-    /// and other limiters of this process are not affected, even if they have the same name.
+    /// Calls in progress keep their permits. Calls whose trips are under way are decided by these trips. Other
+    /// processes and other limiters of this process are not affected, even if they have the same name.
     pub fn close(&self) {
         self.shared.calls.close();
     }

@@ -322,8 +322,8 @@ impl Grant {
 }
 
 impl PermitScript {
-    /// Creates the script of a limiter. `process` is the name of this process, `places` is the maximum number of waiters
-    /// of a key, and `channel` is the beginning of the names of channels for messages.
+    /// Creates the script of a limiter. `process` is the name of this process, `places` is the maximum number of
+    /// waiters of a key, and `channel` is the beginning of the names of channels for messages.
     pub(super) fn new(
         source: TimeSource,
         rules: &Rules,
@@ -799,15 +799,15 @@ impl PollSchedule {
 /// Each trip of a process renews some of its records. A record that was not renewed for the time of its lease expires.
 /// If the clock was set back so far that no record would expire within the longest lease, the remaining time of each
 /// record is lowered to the record's lease. Expired records are removed. Then permits are handed over to the first
-/// waiters, each by the limit of its own process, and a message is sent to the process of each of these waiters. A record that is given a permit in this way
-/// keeps the time at which it expires. A script skips at most 2,000 tickets of waiters that have left the queue, so
-/// that it does not block the server. The next script continues there.
+/// waiters, each by the limit of its own process, and a message is sent to the process of each of these waiters. A
+/// record that is given a permit in this way keeps the time at which it expires. A script skips at most 2,000 tickets
+/// of waiters that have left the queue, so that it does not block the server. The next script continues there.
 ///
 /// Arguments: the prefix, the process, the limit, the lease in microseconds, the maximum number of waiters, the
 /// beginning of the names of channels, and the operations. An operation is a letter, the number of a record, a colon,
-/// and the units of the record. `l` removes a record. `k` renews a record. `q` and `t` renew the record if it exists, and
-/// create it otherwise. If there are too few free permits, or if other records wait, the new record of `q` waits, and
-/// that of `t` is denied. A `q` that would have to wait is denied if the queue is full, or if its units exceed the
+/// and the units of the record. `l` removes a record. `k` renews a record. `q` and `t` renew the record if it exists,
+/// and create it otherwise. If there are too few free permits, or if other records wait, the new record of `q` waits,
+/// and that of `t` is denied. A `q` that would have to wait is denied if the queue is full, or if its units exceed the
 /// limit.
 const PERMITS: &str = "\
 local prefix, own, limit, lease = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])

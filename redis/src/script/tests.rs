@@ -1,5 +1,5 @@
-//! Scripts with as many variables as `MAX_LOCALS` allows, since Lua limits the variables of a function, the check before
-//! a hash is created, and values of other versions and tags.
+//! Scripts with as many variables as `MAX_LOCALS` allows, since Lua limits the variables of a function, the check
+//! before a hash is created, and values of other versions and tags.
 
 use super::*;
 use crate::tests::redis_server::{RedisServer, Reply};

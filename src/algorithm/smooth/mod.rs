@@ -54,11 +54,11 @@ const MARGIN: u128 = 1 << (FRACTION_BITS - 8);
 /// # }
 /// ```
 ///
-/// Each unit that is charged after the fact takes a stored permit, or delays the next call by one interval. The bound of
-/// the [debt](crate::limiter::Builder::max_debt) is the number of calls of cost 1 that can pass at once when all permits
-/// are stored, plus `max_debt`: a charge takes at most that many units, and moves the next scheduled time to at most
-/// that many intervals from now. Only the units that a cold limiter charges at once when its next call is due delay that
-/// call by longer intervals, as the units of any call do.
+/// Each unit that is charged after the fact takes a stored permit, or delays the next call by one interval. The bound
+/// of the [debt](crate::limiter::Builder::max_debt) is the number of calls of cost 1 that can pass at once when all
+/// permits are stored, plus `max_debt`: a charge takes at most that many units, and moves the next scheduled time to at
+/// most that many intervals from now. Only the units that a cold limiter charges at once when its next call is due
+/// delay that call by longer intervals, as the units of any call do.
 ///
 /// A settlement below the estimate moves the next scheduled time back. Stored permits that the call has used are not
 /// given back.
@@ -257,9 +257,9 @@ impl Smooth {
         }
     }
 
-    /// Moves the next scheduled time earlier by one interval per unit, but not before the key's time. If the time of the
-    /// charge is known, leaves out the time that has passed since. Unless `is_exact`, a tiny part remains, because the
-    /// times of two parts of a charge may be rounded up by less than the time of the whole.
+    /// Moves the next scheduled time earlier by one interval per unit, but not before the key's time. If the time of
+    /// the charge is known, leaves out the time that has passed since. Unless `is_exact`, a tiny part remains, because
+    /// the times of two parts of a charge may be rounded up by less than the time of the whole.
     fn give_back(
         &self,
         state: &mut SmoothState,
@@ -415,7 +415,8 @@ impl Algorithm for Smooth {
     ///
     /// A charge is rounded up and a refund is rounded down. So if the interval is not a whole number of nanoseconds, a
     /// tiny part of the charge remains, unless all of a call's charge is given back when the call is settled or undone.
-    /// If the configuration was replaced between the charge and its undoing, the next call may be early by one fine unit.
+    /// If the configuration was replaced between the charge and its undoing, the next call may be early by one fine
+    /// unit.
     fn refund(&self, state: &mut SmoothState, now: Nanos, cost: u64, charged_at: Option<Nanos>) {
         // A charge whose time is known is undone as a whole.
         let is_exact = charged_at.is_some() || self.is_whole();

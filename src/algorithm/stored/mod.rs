@@ -1,9 +1,9 @@
 //! States as bytes, which other machines can keep.
 //!
 //! A state in memory is a few integers that only its algorithm can interpret, such as grains of a rate or offsets in a
-//! slice. On another machine, for example in Redis, these numbers are bytes. They are kept with the *unit of the state*:
-//! the settings of the algorithm without which the numbers cannot be read. So a process with another quota reads the
-//! numbers correctly, and then [migrates](Algorithm::migrate) the state.
+//! slice. On another machine, for example in Redis, these numbers are bytes. They are kept with the *unit of the
+//! state*: the settings of the algorithm without which the numbers cannot be read. So a process with another quota
+//! reads the numbers correctly, and then [migrates](Algorithm::migrate) the state.
 
 mod micro_rate;
 mod numbers;

@@ -51,13 +51,13 @@ const CLOUDFRONT: HeaderName = HeaderName::from_static("cloudfront-viewer-addres
 /// - Callers can reach the server without going through the proxy, and the extractor trusts hops or reads a
 ///   single-address header. [`only_from`](ClientIp::only_from) excludes this case, because the peer's address is then
 ///   checked.
-/// - The header is that of an outer proxy, and a caller can reach the inner proxy without going through the outer one. The
-///   inner proxy must then overwrite the header.
+/// - The header is that of an outer proxy, and a caller can reach the inner proxy without going through the outer one.
+///   The inner proxy must then overwrite the header.
 ///
 /// The extraction logs a warning (feature `tracing`), at most once a minute for all clones of an extractor, when a peer
-/// whose address is loopback, link-local or private sends the header, and its header is not read because it is not in the
-/// networks that are trusted or given to [`only_from`](ClientIp::only_from): it may be a proxy, whose clients then share
-/// a budget or, if an [`allow`](ClientIp::allow) list has its address, are not limited. A peer that a
+/// whose address is loopback, link-local or private sends the header, and its header is not read because it is not in
+/// the networks that are trusted or given to [`only_from`](ClientIp::only_from): it may be a proxy, whose clients then
+/// share a budget or, if an [`allow`](ClientIp::allow) list has its address, are not limited. A peer that a
 /// [`deny`](ClientIp::deny) list has is no warning. [`resolve`](ClientIp::resolve) logs nothing, and with
 /// [`peer_from`](ClientIp::peer_from), no warning is logged.
 ///

@@ -172,15 +172,15 @@ macro_rules! ip_extractor {
                 self
             }
 
-            /// Sets the prefix of a NAT64 or a stateless translator (SIIT) that is operated for this server. Addresses of
-            /// this prefix are then the IPv4 addresses within, even in headers of proxies: `2001:db8:64::10.0.0.1` is
-            /// `10.0.0.1`, which may be a trusted proxy. No other host may be able to send from such addresses. The
+            /// Sets the prefix of a NAT64 or a stateless translator (SIIT) that is operated for this server. Addresses
+            /// of this prefix are then the IPv4 addresses within, even in headers of proxies: `2001:db8:64::10.0.0.1`
+            /// is `10.0.0.1`, which may be a trusted proxy. No other host may be able to send from such addresses. The
             /// [well-known prefix](crate::key::PeerIp) `64:ff9b::/96` needs no setting, unless private addresses within
             /// it should be converted as well.
             ///
             /// [`Networks`] does not know this prefix. So the entries of lists must be IPv4 networks: an entry within
-            /// this prefix matches no caller. To add a caller to a list, add the address that [`resolve`](Self::resolve)
-            /// returns, and not the one of the socket.
+            /// this prefix matches no caller. To add a caller to a list, add the address that
+            /// [`resolve`](Self::resolve) returns, and not the one of the socket.
             ///
             /// # Errors
             ///

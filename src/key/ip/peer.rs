@@ -34,11 +34,12 @@ use crate::key::{KeyError, KeyExtractor};
 /// # Deployment caveat
 ///
 /// Behind a reverse proxy, the peer is the proxy, and all clients share one key or, if an [`allow`](PeerIp::allow) list
-/// has the proxy's address, are not limited. Use [`ClientIp`](super::ClientIp) instead. See the guide, [behind a proxy](crate::guide::proxy). The extraction logs a warning (feature `tracing`), at
-/// most once a minute for all clones of an extractor, when a peer whose address is loopback, link-local or private sends
-/// one of these headers: `X-Forwarded-For`, `Forwarded`, `X-Real-IP`, `CF-Connecting-IP`, `True-Client-IP`,
-/// `Fly-Client-IP`. A peer that a [`deny`](PeerIp::deny) list has is no warning, and with
-/// [`peer_from`](PeerIp::peer_from), no warning is logged. Create an extractor once, and not for each request.
+/// has the proxy's address, are not limited. Use [`ClientIp`](super::ClientIp) instead. See the guide, [behind a
+/// proxy](crate::guide::proxy). The extraction logs a warning (feature `tracing`), at most once a minute for all clones
+/// of an extractor, when a peer whose address is loopback, link-local or private sends one of these headers:
+/// `X-Forwarded-For`, `Forwarded`, `X-Real-IP`, `CF-Connecting-IP`, `True-Client-IP`, `Fly-Client-IP`. A peer that a
+/// [`deny`](PeerIp::deny) list has is no warning, and with [`peer_from`](PeerIp::peer_from), no warning is logged.
+/// Create an extractor once, and not for each request.
 ///
 /// # Errors
 ///

@@ -1,5 +1,5 @@
-//! One limit that all callers share, with a queue for each of them. [`order`] decides who is next, and this file has the
-//! limiter around it: the lock, the clock, the wakers and the counts.
+//! One limit that all callers share, with a queue for each of them. [`order`] decides who is next, and this file has
+//! the limiter around it: the lock, the clock, the wakers and the counts.
 
 mod order;
 mod service;
@@ -73,8 +73,8 @@ use crate::sys::wakers::Wakers;
 ///
 /// # Guarantees
 ///
-/// The calls in progress hold at most `total` units, and those of one caller at most `per_key`, unless they were admitted
-/// or queued under a higher limit, or in another tier. The limiter is in memory, and fair within one process.
+/// The calls in progress hold at most `total` units, and those of one caller at most `per_key`, unless they were
+/// admitted or queued under a higher limit, or in another tier. The limiter is in memory, and fair within one process.
 ///
 /// **Who is next.** The waiting caller with the smallest of, in this order: the units that it holds now; the service
 /// that it has received, which is units times the time for which they were held while calls waited; the turn at which
@@ -86,14 +86,14 @@ use crate::sys::wakers::Wakers;
 /// **A large call is not starved.** If the next call does not fit the total, no call behind it passes, and units stay
 /// free until it fits. A call that comes before it by the rule passes.
 ///
-/// **A call that does not wait** ([`try_acquire_permit`](Self::try_acquire_permit), a maximum wait of zero, shadow mode)
-/// passes only if none of its caller's calls waits, and its caller holds less than the one that is next.
+/// **A call that does not wait** ([`try_acquire_permit`](Self::try_acquire_permit), a maximum wait of zero, shadow
+/// mode) passes only if none of its caller's calls waits, and its caller holds less than the one that is next.
 ///
 /// **Who is denied.** If the caller's own queue is full, the call that arrives, or its oldest one with
-/// [`DropOldest`](crate::algorithm::QueueOverflow::DropOldest). If `max_queued` calls wait: with `DropOldest`, the oldest
-/// call of the caller that arrives, if one waits; otherwise the newest call of the caller that has most of them, if these
-/// are at least two more than its own; otherwise the call that arrives. So a caller without waiting calls is never denied
-/// while another one has two. All are reported as [queue full](Decision::is_queue_full).
+/// [`DropOldest`](crate::algorithm::QueueOverflow::DropOldest). If `max_queued` calls wait: with `DropOldest`, the
+/// oldest call of the caller that arrives, if one waits; otherwise the newest call of the caller that has most of them,
+/// if these are at least two more than its own; otherwise the call that arrives. So a caller without waiting calls is
+/// never denied while another one has two. All are reported as [queue full](Decision::is_queue_full).
 ///
 /// **What a decision says.** [`limit`](Decision::limit) is the smaller of `per_key` and `total`, and
 /// [`remaining`](Decision::remaining) how many calls of cost 1 would pass now without waiting. Nobody knows when a call
@@ -115,8 +115,8 @@ use crate::sys::wakers::Wakers;
 /// # Memory
 ///
 /// A caller is known while it holds units or waits. While calls wait, the limiter also remembers what callers have
-/// received that hold and wait for nothing: at most 16 more callers than wait; beyond that, each step forgets two. So the
-/// memory is bounded by the total and `max_queued`, and needs no maximum number of keys. The memory of callers is
+/// received that hold and wait for nothing: at most 16 more callers than wait; beyond that, each step forgets two. So
+/// the memory is bounded by the total and `max_queued`, and needs no maximum number of keys. The memory of callers is
 /// reused, but not freed while the limiter exists.
 ///
 /// The work of a call is logarithmic in the number of the waiting callers. [`replace`](Self::replace) and
@@ -125,8 +125,8 @@ use crate::sys::wakers::Wakers;
 ///
 /// # Panics
 ///
-/// [`new`](Self::new) and [`build`](FairBuilder::build) panic if the algorithm has no total. No method panics because of
-/// a key, a cost or a clock reading.
+/// [`new`](Self::new) and [`build`](FairBuilder::build) panic if the algorithm has no total. No method panics because
+/// of a key, a cost or a clock reading.
 #[derive(Clone)]
 pub struct FairLimiter<A = Concurrency> {
     core: Arc<Core>,
@@ -296,8 +296,8 @@ impl<A: FairAlgorithm> FairLimiter<A> {
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped before its first poll, the call is not made. If it is dropped later, the call leaves the
-    /// queue, or gives its units on. See [`FairLimiter`](Self#cancel-safety).
+    /// If the future is dropped before its first poll, the call is not made. If it is dropped later, the call leaves
+    /// the queue, or gives its units on. See [`FairLimiter`](Self#cancel-safety).
     ///
     /// # Errors
     ///
@@ -370,8 +370,8 @@ impl<A: FairAlgorithm> FairLimiter<A> {
     /// pass at once.
     ///
     /// A call that waits keeps its maximum wait, and its place even if the new queue is shorter. If it costs more than
-    /// the new total, it passes once nothing is in progress; if it costs more than the new limit per key, once its caller
-    /// holds nothing. [`max_queued`](FairBuilder::max_queued) stays.
+    /// the new total, it passes once nothing is in progress; if it costs more than the new limit per key, once its
+    /// caller holds nothing. [`max_queued`](FairBuilder::max_queued) stays.
     ///
     /// # Errors
     ///
@@ -403,9 +403,9 @@ impl<A: FairAlgorithm> FairLimiter<A> {
         Ok(())
     }
 
-    /// Closes the limiter and all its clones for ever: waiting calls are denied at once, and new calls with a cost above
-    /// 0 are denied as well. With [`on_close(OnClose::Allow)`](FairBuilder::on_close), new calls are admitted without a
-    /// charge instead. Calls in progress continue. See [`RateLimiter::close`](crate::RateLimiter::close).
+    /// Closes the limiter and all its clones for ever: waiting calls are denied at once, and new calls with a cost
+    /// above 0 are denied as well. With [`on_close(OnClose::Allow)`](FairBuilder::on_close), new calls are admitted
+    /// without a charge instead. Calls in progress continue. See [`RateLimiter::close`](crate::RateLimiter::close).
     pub fn close(&self) {
         self.core.close();
     }
@@ -420,8 +420,8 @@ impl<A: FairAlgorithm> FairBuilder<A> {
     }
 
     /// Sets the name of the limiter. With a name, each call that no layer makes and that is denied, or was queued, is a
-    /// log event of level `debug` (feature `tracing`), and `record_metrics` passes the counts of all calls to a recorder
-    /// (feature `metrics`).
+    /// log event of level `debug` (feature `tracing`), and `record_metrics` passes the counts of all calls to a
+    /// recorder (feature `metrics`).
     ///
     /// A layer with this limiter has the same name in header fields, unless another one is set by
     /// [`RateLimitLayer::name`](crate::middleware::RateLimitLayer::name).
@@ -430,8 +430,8 @@ impl<A: FairAlgorithm> FairBuilder<A> {
         self
     }
 
-    /// Sets the maximum number of waiting calls, for all callers together. With 0, no call waits. The default is 10,000,
-    /// or the algorithm's `queue(n)` if that is more.
+    /// Sets the maximum number of waiting calls, for all callers together. With 0, no call waits. The default is
+    /// 10,000, or the algorithm's `queue(n)` if that is more.
     ///
     /// [`FairLimiter`](FairLimiter#guarantees) says who is denied when it is reached. Each waiting call takes about 80
     /// bytes, and a caller about 200. The future, the request and the connection of the call take memory as well.
@@ -784,8 +784,8 @@ struct Ticket {
 }
 
 impl Ticket {
-    /// Returns and counts the decision on a waiting call, if it was decided. Otherwise the waker is woken once it is, and
-    /// a waker that is no longer needed is returned.
+    /// Returns and counts the decision on a waiting call, if it was decided. Otherwise the waker is woken once it is,
+    /// and a waker that is no longer needed is returned.
     fn ask(&mut self, waker: &Waker) -> Result<Decided, Option<Waker>> {
         let Self { core, waiter, id, options, arrived, max_wait, deadline, has_left } = self;
         let (waiter, id, options) = (*waiter, *id, &*options);
@@ -891,7 +891,8 @@ impl Future for FairAcquire {
     type Output = Result<Permit, Denied>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        // As in `Acquire`: without budget the call is not made yet, and a call that waits gives its unit of budget back.
+        // As in `Acquire`: without budget the call is not made yet, and a call that waits gives its unit of budget
+        // back.
         let budget = ready!(poll_proceed(cx));
         let mut this = self.project();
         if let Some((core, id, options)) = this.call.take() {

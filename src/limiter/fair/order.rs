@@ -235,8 +235,8 @@ impl<W> Order<W> {
     }
 }
 
-/// Steps. Each takes the time, which it needs only if calls wait, and pushes to `told` what wakes the waiting calls that
-/// it has decided.
+/// Steps. Each takes the time, which it needs only if calls wait, and pushes to `told` what wakes the waiting calls
+/// that it has decided.
 impl<W> Order<W> {
     /// Admits a call, if it is the next one and has room. Otherwise changes nothing.
     pub(super) fn pass(&mut self, call: &Arrival, now: Nanos) -> Option<Held> {
@@ -318,8 +318,8 @@ impl<W> Order<W> {
         Some(waiter)
     }
 
-    /// Returns the waiter that a new call displaces, or `Some(None)` if there is a place. Returns `None` if the new call
-    /// must be denied.
+    /// Returns the waiter that a new call displaces, or `Some(None)` if there is a place. Returns `None` if the new
+    /// call must be denied.
     fn displaced_by(&self, own: &Caller) -> Option<Option<usize>> {
         let Limits { queue, max_queued, .. } = self.limits;
         let is_own_full = own.waiting as u64 >= queue.places();
@@ -499,7 +499,8 @@ impl<W> Order<W> {
         self.service.record(service);
     }
 
-    /// Returns the slot of a caller that is about to hold or wait, and takes it out of the list of those that do neither.
+    /// Returns the slot of a caller that is about to hold or wait, and takes it out of the list of those that do
+    /// neither.
     fn open(&mut self, id: Fingerprint) -> usize {
         let callers = &mut self.callers;
         let at = *self.known.entry(id).or_insert_with(|| callers.insert(Caller::new(id)));

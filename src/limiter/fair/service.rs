@@ -2,8 +2,8 @@
 //!
 //! It is compared with the virtual time of the queue, which is the service of the caller that was admitted last. Who
 //! begins to wait gets no credit for what it did not use before: its service is raised to the virtual time. If it holds
-//! nothing, it begins one usual call later. Otherwise new callers, which have received nothing, would always come first,
-//! and those that came before them would starve.
+//! nothing, it begins one usual call later. Otherwise new callers, which have received nothing, would always come
+//! first, and those that came before them would starve.
 
 use crate::clock::Nanos;
 

@@ -1,9 +1,9 @@
 //! Joint calls of limiters in memory, by one recursion.
 //!
 //! The calls are sorted by the addresses of their locks, and each step of the recursion decides the calls of one shard,
-//! which belong to one limiter. So `a.and(b)` and `b.and(a)` take their locks in the same order, and a shard that occurs
-//! twice is locked once. A step locks its shard, gives new keys a state and previews its calls. Then it runs the next
-//! step. When the next step returns, this step charges its calls, or counts their denials, and unlocks the shard:
+//! which belong to one limiter. So `a.and(b)` and `b.and(a)` take their locks in the same order, and a shard that
+//! occurs twice is locked once. A step locks its shard, gives new keys a state and previews its calls. Then it runs the
+//! next step. When the next step returns, this step charges its calls, or counts their denials, and unlocks the shard:
 //!
 //! ```text
 //! down: lock, insert, preview ─► the next shard … ─► charge those that may fail: the verdict is final
@@ -17,10 +17,11 @@
 //!
 //! - The verdict does not change on the way up: either all calls are charged or queued, or none is. If one of the calls
 //!   that may fail has failed, the others of them are undone once no lock is held.
-//! - Calls of one key charge their total cost at once, and count at most one denial. Their leader does both: the first of
-//!   them that must wait, or else the first.
-//! - References into a shard are not kept: each operation looks its key up again, because a key that was inserted beside
-//!   it may have moved it. Only a plain call keeps its state, because it is alone in its shard and inserts nothing.
+//! - Calls of one key charge their total cost at once, and count at most one denial. Their leader does both: the first
+//!   of them that must wait, or else the first.
+//! - References into a shard are not kept: each operation looks its key up again, because a key that was inserted
+//!   beside it may have moved it. Only a plain call keeps its state, because it is alone in its shard and inserts
+//!   nothing.
 //! - Wakers run, warnings are logged, and charges are undone only once no lock is held.
 //!
 //! Almost all calls are [plain](JointRequest::open). If all calls are plain, nothing is allocated for up to four
@@ -107,8 +108,8 @@ pub struct JointWait {
     wake: Wakers,
 }
 
-/// One of the calls of a joint call. Several calls may use one state. Then one of them is their leader, which charges the
-/// state for all of them.
+/// One of the calls of a joint call. Several calls may use one state. Then one of them is their leader, which charges
+/// the state for all of them.
 #[derive(Default)]
 struct Member {
     /// The index of the leader, which may be this call itself.
@@ -117,8 +118,8 @@ struct Member {
     decision: Option<Decision>,
     /// The wait in a queue.
     wait: Option<BoxWait>,
-    /// The function that undoes the charge of the call, if the charge may have to be undone. For a denied call, drops what
-    /// was held for its charge.
+    /// The function that undoes the charge of the call, if the charge may have to be undone. For a denied call, drops
+    /// what was held for its charge.
     undo: Option<Undo>,
     /// The function that looks at the key when the joint call has waited.
     look: Option<Look>,
@@ -160,17 +161,17 @@ impl<'a> JointRequest<'a> {
     ) -> Self {
         let algorithm = call.algorithm().map(|algorithm| Arc::new(algorithm.clone()) as AnyAlgorithm);
         let mut options = call.options;
-        // A joint call waits only if the algorithm queues the requests of layers. An attempt that waits anyway was made for
-        // a limiter in Redis, whose algorithm queues requests, and whose fallback this limiter is.
+        // A joint call waits only if the algorithm queues the requests of layers. An attempt that waits anyway was made
+        // for a limiter in Redis, whose algorithm queues requests, and whose fallback this limiter is.
         options.may_wait = false;
         // A call with ignored priority borrows nothing.
         options.priority = options.priority && limiter.heeds_priority(call.algorithm());
         Self { limiter, id, lock: ptr::from_ref(limiter.of(id)).addr(), algorithm, options }
     }
 
-    /// Returns what decides the call if the call is plain. These calls are not plain: one whose limit queues requests or
-    /// holds units of calls in progress; one with a new key, or with a key that has queued calls; one that asks for a
-    /// reservation, or has its own algorithm; and one of a limiter that is closed.
+    /// Returns what decides the call if the call is plain. These calls are not plain: one whose limit queues requests
+    /// or holds units of calls in progress; one with a new key, or with a key that has queued calls; one that asks for
+    /// a reservation, or has its own algorithm; and one of a limiter that is closed.
     #[inline(always)]
     fn open<'s, A: Algorithm>(
         &self,
@@ -252,8 +253,8 @@ impl Joint<'_> {
         }
     }
 
-    /// Decides the first of `calls`, which is plain and alone in its shard, and the others after it. `open` is what decides
-    /// it.
+    /// Decides the first of `calls`, which is plain and alone in its shard, and the others after it. `open` is what
+    /// decides it.
     #[inline(always)]
     fn decide_plain<A: Algorithm>(
         &mut self,
@@ -324,8 +325,8 @@ fn insert<'c>(calls: &mut Few<Call<'c>>, call: Call<'c>) {
 
 /// A limiter with state in memory and with any algorithm.
 trait ErasedLimiter: fmt::Debug {
-    /// Decides the first of `calls` and the others with the same lock, together with the rest of `calls`. `is_allowed` is
-    /// `true` if all calls whose shards are locked already are allowed.
+    /// Decides the first of `calls` and the others with the same lock, together with the rest of `calls`. `is_allowed`
+    /// is `true` if all calls whose shards are locked already are allowed.
     fn decide(&self, calls: &[Call<'_>], joint: &mut Joint<'_>, is_allowed: bool) -> Verdict;
     /// Logs a warning if the table was found full, and a warning is due. The caller must hold no lock.
     fn warn_if_full(&self);
@@ -502,8 +503,8 @@ impl<'c, A: Algorithm> LockedCalls<'_, 'c, A> {
         }
     }
 
-    /// Makes the call of the turn at `index` the leader of those with the same state, if it must wait. Otherwise they would
-    /// not wait for its tier.
+    /// Makes the call of the turn at `index` the leader of those with the same state, if it must wait. Otherwise they
+    /// would not wait for its tier.
     fn lead(&mut self, index: usize, all: &mut JointWait) {
         let Turn { call, leader, preview, .. } = self.turns[index];
         if matches!(preview, Some(Preview::Queue(_))) {
@@ -589,8 +590,8 @@ impl<'c, A: Algorithm> LockedCalls<'_, 'c, A> {
         });
     }
 
-    /// Charges the calls that are not charged yet, or counts their denials. Then removes the new keys that are not used,
-    /// and unlocks the shard.
+    /// Charges the calls that are not charged yet, or counts their denials. Then removes the new keys that are not
+    /// used, and unlocks the shard.
     fn conclude(mut self, all: &mut JointWait, mut verdict: Verdict) -> Verdict {
         for index in 0..self.turns.len() {
             let turn @ Turn { call, has_room, leader, .. } = self.turns[index];
@@ -677,8 +678,8 @@ fn boxed<A: Algorithm>(wait: QueuedAcquire<A>) -> BoxWait {
 }
 
 impl Member {
-    /// Counts the call, which has been decided or queued. If the joint call waits, counts only a call that is in a queue
-    /// itself, as queued. The outcomes of all calls are then counted when the wait ends.
+    /// Counts the call, which has been decided or queued. If the joint call waits, counts only a call that is in a
+    /// queue itself, as queued. The outcomes of all calls are then counted when the wait ends.
     fn count(&mut self, counts: &Arc<CallCounts>, verdict: Verdict) {
         if verdict == Verdict::Waits {
             self.counts = Some(Arc::clone(counts));

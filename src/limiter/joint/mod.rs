@@ -51,9 +51,9 @@ pub trait JointKind {
     /// decide afterwards, one after another.
     const DECIDES_SHADOWS: bool;
 
-    /// Decides all parts. `None` stands for a limiter from which the call is exempt. May call `report` for each limiter,
-    /// except those from which the call is exempt, instead of returning the outcomes. Does not replace any of the parts
-    /// by `None`.
+    /// Decides all parts. `None` stands for a limiter from which the call is exempt. May call `report` for each
+    /// limiter, except those from which the call is exempt, instead of returning the outcomes. Does not replace any of
+    /// the parts by `None`.
     fn decide(parts: &mut [Option<Self::Part<'_>>], report: &mut Report<'_>) -> JointOutcome<Self::Wait>;
 }
 

@@ -1,9 +1,9 @@
 //! The decisions on calls: what a call gets that arrives at a locked key, polls there, or only looks.
 //!
 //! A call is judged once, by [`Key::try_admit`], on the state and the waiters that it finds. The result is a [`Fate`],
-//! which is used while the key is still locked. So the call is charged, or its denial is counted, at most once. Only one
-//! call is judged again: a call that has displaced the oldest waiter, and then finds that calls of other keys have taken
-//! what the oldest waiter has left.
+//! which is used while the key is still locked. So the call is charged, or its denial is counted, at most once. Only
+//! one call is judged again: a call that has displaced the oldest waiter, and then finds that calls of other keys have
+//! taken what the oldest waiter has left.
 
 use std::mem;
 use std::ops::RangeInclusive;
@@ -60,8 +60,8 @@ pub(in crate::limiter) enum Enqueued {
     Queued(u64),
 }
 
-/// A call that enters the queue or leaves it. If the algorithm panics meanwhile, the call is removed from the queue, since
-/// nobody knows its ticket then.
+/// A call that enters the queue or leaves it. If the algorithm panics meanwhile, the call is removed from the queue,
+/// since nobody knows its ticket then.
 struct Moving<'k, 'a, A: Algorithm> {
     key: &'k mut Key<'a, A>,
     /// The ticket of the call, or those that it may get.
@@ -231,8 +231,8 @@ impl<A: Algorithm> Key<'_, A> {
         }
     }
 
-    /// Polls a waiter. Also returns a waker that is no longer needed, which must be dropped while no lock is held, because
-    /// dropping a waker may run any code.
+    /// Polls a waiter. Also returns a waker that is no longer needed, which must be dropped while no lock is held,
+    /// because dropping a waker may run any code.
     pub(in crate::limiter) fn poll(&mut self, ticket: u64, waker: &Waker) -> (PollTurn, Option<Waker>) {
         self.admit_due();
         let Some(asked) = self.schedule().and_then(|mut schedule| schedule.ask(ticket, waker)) else {
@@ -254,8 +254,8 @@ impl<A: Algorithm> Key<'_, A> {
         }
     }
 
-    /// Cancels a waiter. Returns its waker, which must be dropped while no lock is held. Due waiters are admitted first,
-    /// and if one is, the charge of this call, if it was admitted before, is final.
+    /// Cancels a waiter. Returns its waker, which must be dropped while no lock is held. Due waiters are admitted
+    /// first, and if one is, the charge of this call, if it was admitted before, is final.
     pub(in crate::limiter) fn cancel(&mut self, ticket: u64) -> Option<Waker> {
         let moving = Moving { key: self, tickets: ticket..=ticket };
         moving.key.admit_due();
@@ -315,8 +315,8 @@ impl<A: Algorithm> Key<'_, A> {
     }
 
     /// Queues a call in the place of the oldest waiter, which is denied. If calls of other keys have taken what the
-    /// oldest waiter has left, in the total of all keys or in one of the algorithm, denies both calls. `decision` is that
-    /// of the algorithm on the call.
+    /// oldest waiter has left, in the total of all keys or in one of the algorithm, denies both calls. `decision` is
+    /// that of the algorithm on the call.
     fn enter_in_place_of(
         &mut self,
         mut oldest: Waiter<A>,
@@ -374,8 +374,9 @@ impl<A: Algorithm> Key<'_, A> {
         self.fate(decision, arrival, false)
     }
 
-    /// Returns what happens to a call that cannot pass now: the call waits, finds a full queue, or is denied for another
-    /// reason. `decision` is what the algorithm decided without regard to the queue. `counts` is false for a preview.
+    /// Returns what happens to a call that cannot pass now: the call waits, finds a full queue, or is denied for
+    /// another reason. `decision` is what the algorithm decided without regard to the queue. `counts` is false for a
+    /// preview.
     fn fate(&mut self, decision: Decision, arrival: &Arrival, counts: bool) -> Fate {
         let queue = arrival.queue;
         // If the wait is unknown, a maximum of zero is over at once.
@@ -457,9 +458,9 @@ impl<A: Algorithm> Key<'_, A> {
 
 /// The answers that calls are given.
 impl<A: Algorithm> Key<'_, A> {
-    /// Decides the calls that were just admitted, which are those from the index `first` on. Each decision describes the
-    /// key after all of these admissions. Its `reset_after` may come from an approximate projection, because the exact one
-    /// is not recomputed for each admitted call.
+    /// Decides the calls that were just admitted, which are those from the index `first` on. Each decision describes
+    /// the key after all of these admissions. Its `reset_after` may come from an approximate projection, because the
+    /// exact one is not recomputed for each admitted call.
     fn decide_admitted(&mut self, first: usize) {
         self.ensure_approximate_projection();
         let count = self.queue.as_ref().map_or(0, |queue| queue.answered.len());
@@ -491,8 +492,8 @@ impl<A: Algorithm> Key<'_, A> {
         key.rejection(decision, &arrival, true)
     }
 
-    /// Returns the denial of a call, as the algorithm reports it. `decision` is what the algorithm decided without regard
-    /// to the queue. `counts` is false for a preview.
+    /// Returns the denial of a call, as the algorithm reports it. `decision` is what the algorithm decided without
+    /// regard to the queue. `counts` is false for a preview.
     fn rejection(&mut self, decision: Decision, arrival: &Arrival, counts: bool) -> Decision {
         let fits = !decision.never_fits();
         let is_timed = arrival.queue.is_timed();
@@ -555,7 +556,8 @@ impl<A: Algorithm> Key<'_, A> {
         decision.with_remaining(0).with_min_reset(reset)
     }
 
-    /// Returns the time until a call of `cost` that arrives behind all waiters is admitted, in nanoseconds, if it is known.
+    /// Returns the time until a call of `cost` that arrives behind all waiters is admitted, in nanoseconds, if it is
+    /// known.
     fn turn(&mut self, cost: u64) -> Option<u64> {
         let now = self.now;
         let algorithm = self.algorithm();
@@ -583,8 +585,8 @@ impl<A: Algorithm> Key<'_, A> {
 
 /// The queue, as far as the key has one.
 impl<A: Algorithm> Key<'_, A> {
-    /// Returns the settings of the key's queue by the algorithm of the call. Returns `None` if the key has no queue, and
-    /// the algorithm queues no calls.
+    /// Returns the settings of the key's queue by the algorithm of the call. Returns `None` if the key has no queue,
+    /// and the algorithm queues no calls.
     fn queue_config(&self) -> Option<QueueConfig> {
         match &self.queue {
             Some(queue) => Some(queue.config(self.algorithm())),
@@ -655,8 +657,8 @@ impl<A: Algorithm> Drop for Moving<'_, '_, A> {
     }
 }
 
-/// Decides a call without regard to the waiters, and charges it if it is admitted. A check may count a denial even if the
-/// call can then be queued. So an algorithm with an exclusive queue decides by `peek` first.
+/// Decides a call without regard to the waiters, and charges it if it is admitted. A check may count a denial even if
+/// the call can then be queued. So an algorithm with an exclusive queue decides by `peek` first.
 #[inline]
 pub(in crate::limiter) fn check_to_queue<A: Algorithm>(
     algorithm: &A,

@@ -85,8 +85,8 @@ pub(super) struct Queue<A: Algorithm> {
     /// The place of the key in the count of paused keys, from the beginning of a pause until an access finds that it is
     /// over.
     pause: Option<QueueSlot>,
-    /// `true` once a charge after the fact, or a pause, has delayed waiters whose waits are known: they are denied at their
-    /// deadlines.
+    /// `true` once a charge after the fact, or a pause, has delayed waiters whose waits are known: they are denied at
+    /// their deadlines.
     is_delayed: bool,
     /// `true` if it was unknown, when the first of the waiters arrived, when calls would be admitted.
     is_untimed: bool,
@@ -95,8 +95,8 @@ pub(super) struct Queue<A: Algorithm> {
     /// The time at which the first waiter is admitted, as computed at the last access, or [`Nanos::MAX`] if that time
     /// is unknown. `None` if the first waiter was removed since.
     ready_at: Option<Nanos>,
-    /// The latest reading from which until `ready_at` no waiter is due. `None` if the state has changed since. The state
-    /// may not have observed this reading: see [`observe_checked`](Schedule::observe_checked).
+    /// The latest reading from which until `ready_at` no waiter is due. `None` if the state has changed since. The
+    /// state may not have observed this reading: see [`observe_checked`](Schedule::observe_checked).
     checked_at: Option<Nanos>,
     /// The key's time at the last access that advanced the state. If it is earlier at the next, the clock was set back.
     seen: Nanos,
@@ -113,8 +113,8 @@ struct Waiter<A> {
     arrived: Nanos,
     /// The time at which the waiter has waited for its maximum wait: see [`Queue::deadline`].
     deadline: Nanos,
-    /// The time of the admission as computed when the call was queued or polled. The timers of the waiter are set by it,
-    /// but it never decides when the waiter is admitted.
+    /// The time of the admission as computed when the call was queued or polled. The timers of the waiter are set by
+    /// it, but it never decides when the waiter is admitted.
     ready_at: Nanos,
     /// The time to which the waiter's timer is set, or to which it must be set at the next poll.
     wake_at: Nanos,
@@ -153,8 +153,8 @@ struct Projection<S> {
     state: S,
     /// The clock reading to pass to the algorithm as `now` together with this state.
     at: Nanos,
-    /// `true` if a waiter was admitted late or an admission was undone since. It is then good enough only for a call that
-    /// may wait for any time or never fits, and for the decisions of admitted calls.
+    /// `true` if a waiter was admitted late or an admission was undone since. It is then good enough only for a call
+    /// that may wait for any time or never fits, and for the decisions of admitted calls.
     is_stale: bool,
 }
 
@@ -285,8 +285,8 @@ impl<'a, A: Algorithm> Key<'a, A> {
         self.change(|state| algorithm.refund(state, now, cost, charged_at));
     }
 
-    /// Charges `cost` units after the fact, even if they are not available, but only up to the maximum debt. Waiters are
-    /// then admitted later. Returns how many units were charged. A closed limiter charges nothing.
+    /// Charges `cost` units after the fact, even if they are not available, but only up to the maximum debt. Waiters
+    /// are then admitted later. Returns how many units were charged. A closed limiter charges nothing.
     pub(super) fn charge(&mut self, cost: u64) -> u64 {
         if self.config.closed {
             return 0;
@@ -417,8 +417,8 @@ impl<'a, A: Algorithm> Key<'a, A> {
         self.change_and_reschedule(|state| algorithm.migrate(state, old, now));
     }
 
-    /// Runs `change`, which resets the state or converts it to another algorithm. Earlier admissions then become final, due
-    /// waiters are admitted, and the others are woken to set their timers again.
+    /// Runs `change`, which resets the state or converts it to another algorithm. Earlier admissions then become final,
+    /// due waiters are admitted, and the others are woken to set their timers again.
     fn change_and_reschedule(&mut self, change: impl FnOnce(&mut A::State)) {
         // No waiter is admitted here before the change. A replacement has admitted the due ones by the old algorithm.
         match self.schedule() {

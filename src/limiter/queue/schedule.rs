@@ -1,5 +1,5 @@
-//! The waiters of a key: their order, the times of their admissions, and what is remembered of the calls that have left.
-//! Nothing here decides a call.
+//! The waiters of a key: their order, the times of their admissions, and what is remembered of the calls that have
+//! left. Nothing here decides a call.
 //!
 //! A call that waits goes through these states. Every change happens while the key is locked:
 //!
@@ -14,9 +14,9 @@
 //! - Most accesses admit due waiters before and after their own change, so no operation between the two finds a waiter
 //!   that is due. The end of a call, a reset and a lockout by hand admit after it only, and a peek never. So a
 //!   queue advances even if its first waiter is not polled.
-//! - An admitted waiter that is dropped before its poll gives its charge back, as long as `undo` is about it. Each other
-//!   change of the state is a [`Schedule::change`] or calls `commit`, after which the latest admission stays. The end of a
-//!   call leaves `undo` as it is.
+//! - An admitted waiter that is dropped before its poll gives its charge back, as long as `undo` is about it. Each
+//!   other change of the state is a [`Schedule::change`] or calls `commit`, after which the latest admission stays. The
+//!   end of a call leaves `undo` as it is.
 //! - The *projection* is the state after all waiters were charged, each at its time. It is computed when needed, and
 //!   used only after one of the two `ensure` methods. A new waiter is added to it in constant time.
 //! - A waiter has one timer: see [`Schedule::next_timer`]. Wakers are collected, and run when no lock is held.
@@ -58,8 +58,8 @@ impl<A: Algorithm> Default for Queue<A> {
 }
 
 impl<A: Algorithm> Queue<A> {
-    /// Returns whether there are, at `now`, neither a pause, nor waiters, nor calls that have not learned that they were
-    /// admitted or denied.
+    /// Returns whether there are, at `now`, neither a pause, nor waiters, nor calls that have not learned that they
+    /// were admitted or denied.
     pub(super) fn is_unused(&self, now: Nanos) -> bool {
         self.waiting.is_empty() && self.answered.is_empty() && !self.is_paused(now)
     }
@@ -88,9 +88,9 @@ impl<A: Algorithm> Queue<A> {
         algorithm.queue_config().unwrap_or_else(no_queue)
     }
 
-    /// Returns the time at which the waiter at the index `at` is denied, or [`Nanos::MAX`]. If its wait is known, it was
-    /// compared with the maximum when the call arrived, and only a later charge or pause counts. By a replacement, it may
-    /// wait longer.
+    /// Returns the time at which the waiter at the index `at` is denied, or [`Nanos::MAX`]. If its wait is known, it
+    /// was compared with the maximum when the call arrived, and only a later charge or pause counts. By a replacement,
+    /// it may wait longer.
     fn deadline(&self, base: &A, at: usize) -> Nanos {
         let waiter = &self.waiting[at];
         if self.is_delayed || !self.config(waiter.algorithm(base)).is_timed() {
@@ -188,7 +188,8 @@ impl<A: Algorithm> Queue<A> {
 }
 
 impl<A: Algorithm> Schedule<'_, A> {
-    /// Adds a call behind all waiters, and returns its ticket. The projection must be up to date if the waits are known.
+    /// Adds a call behind all waiters, and returns its ticket. The projection must be up to date if the waits are
+    /// known.
     pub(super) fn join(&mut self, call: Newcomer<'_, A>) -> u64 {
         let Self { base, state, queue, now, .. } = self;
         let now = *now;
@@ -290,7 +291,8 @@ impl<A: Algorithm> Schedule<'_, A> {
         }
         self.observe_checked();
         let Self { base, state, queue, now, .. } = self;
-        // Otherwise `is_known_to_wait` would observe the later reading once more, and the pause would lose as much again.
+        // Otherwise `is_known_to_wait` would observe the later reading once more, and the pause would lose as much
+        // again.
         queue.checked_at.take_if(|checked_at| *now < *checked_at);
         queue.seen = queue.seen.max(base.last_update(state));
         let _ = base.peek(state, (*now).min(queue.not_before.max(queue.seen)), 0);
@@ -332,8 +334,8 @@ impl<A: Algorithm> Schedule<'_, A> {
         }
     }
 
-    /// Simulates the admission of all due waiters. The state must be a copy of the key's state. Returns the number of due
-    /// waiters.
+    /// Simulates the admission of all due waiters. The state must be a copy of the key's state. Returns the number of
+    /// due waiters.
     pub(super) fn simulate_due(&mut self) -> usize {
         self.observe_checked();
         let Self { base, state, queue, now, .. } = self;
@@ -392,7 +394,8 @@ impl<A: Algorithm> Schedule<'_, A> {
         change(self.state)
     }
 
-    /// Records that a charge after the fact, or a pause, may have delayed all waiters, whose deadlines apply from now on.
+    /// Records that a charge after the fact, or a pause, may have delayed all waiters, whose deadlines apply from now
+    /// on.
     pub(super) fn record_delay(&mut self) {
         let Self { queue, wake, .. } = self;
         if queue.is_delayed {
@@ -405,8 +408,8 @@ impl<A: Algorithm> Schedule<'_, A> {
         }
     }
 
-    /// Computes when each waiter is admitted, and wakes all waiters, because the state was reset, or converted to another
-    /// algorithm, so that all timers are wrong.
+    /// Computes when each waiter is admitted, and wakes all waiters, because the state was reset, or converted to
+    /// another algorithm, so that all timers are wrong.
     pub(super) fn reschedule(&mut self) {
         let Self { base, state, queue, wake, now, .. } = self;
         let mut ahead = queue.ahead_of_all(base, state, *now);
@@ -454,10 +457,10 @@ impl<A: Algorithm> Schedule<'_, A> {
     ///
     /// The timer of the first waiter is set to the time of its admission. A future that is kept and not polled does not
     /// notice its timer, so the others admit the waiters before them, too. The timer of the second waiter is set [a
-    /// little later](GRACE) than that of the first. The timer of any other waiter is set to the half of the wait that is
-    /// left, again and again. So behind `k` waiters that are not polled, a call waits at most half as long again as it
-    /// would otherwise, and is polled about `log2(k)` times if all are polled. If the first one was found overdue, the
-    /// next timer is that of a second waiter.
+    /// little later](GRACE) than that of the first. The timer of any other waiter is set to the half of the wait that
+    /// is left, again and again. So behind `k` waiters that are not polled, a call waits at most half as long again as
+    /// it would otherwise, and is polled about `log2(k)` times if all are polled. If the first one was found overdue,
+    /// the next timer is that of a second waiter.
     ///
     /// If it is unknown when calls will be admitted, the others set timers only while the time of the first is known.
     /// Each then counts as one that waits as long as the first.
@@ -492,9 +495,10 @@ impl<A: Algorithm> Schedule<'_, A> {
         ready_at.min(half.max(second))
     }
 
-    /// Cancels a waiter that waits, or that was admitted and whose future was not polled since. The charge of an admitted
-    /// waiter is undone, unless another call was admitted since, or the state was changed in another way, such as by a
-    /// refund. With an algorithm that [needs a release](Algorithm::NEEDS_RELEASE), its units are released in any case.
+    /// Cancels a waiter that waits, or that was admitted and whose future was not polled since. The charge of an
+    /// admitted waiter is undone, unless another call was admitted since, or the state was changed in another way, such
+    /// as by a refund. With an algorithm that [needs a release](Algorithm::NEEDS_RELEASE), its units are released in
+    /// any case.
     ///
     /// Returns the waker of the call, which must be dropped while no lock is held.
     pub(super) fn cancel(&mut self, ticket: u64) -> Option<Waker> {
@@ -594,8 +598,8 @@ impl<A: Algorithm> Schedule<'_, A> {
         self.ensure_approximate_projection(gone);
     }
 
-    /// Makes sure that there is a projection if there are waiters whose wait is known, or if the key is paused and has no
-    /// waiters. The projection may be approximate. A newly computed projection leaves out the first `gone` waiters.
+    /// Makes sure that there is a projection if there are waiters whose wait is known, or if the key is paused and has
+    /// no waiters. The projection may be approximate. A newly computed projection leaves out the first `gone` waiters.
     pub(super) fn ensure_approximate_projection(&mut self, gone: usize) {
         let is_timed = self.queue.config(self.base).is_timed();
         let count = self.queue.waiting.len();
@@ -607,8 +611,8 @@ impl<A: Algorithm> Schedule<'_, A> {
         }
     }
 
-    /// Returns the time, in nanoseconds from now, until enough waiters have been admitted for `is_place` to return true.
-    /// The arguments of `is_place` are the number and the total cost of the remaining waiters.
+    /// Returns the time, in nanoseconds from now, until enough waiters have been admitted for `is_place` to return
+    /// true. The arguments of `is_place` are the number and the total cost of the remaining waiters.
     pub(super) fn time_until_place(&self, is_place: impl Fn(u64, u128) -> bool) -> u64 {
         let Self { base, state, queue, now, .. } = self;
         let mut waiting = queue.waiting.len() as u64;

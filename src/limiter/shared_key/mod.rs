@@ -113,8 +113,8 @@ pub struct KeyWriter {
     parts: usize,
 }
 
-/// Creates the text of a key, which names the key in a store: for example, `throttle:{user-42}:login`. In Redis, a colon
-/// and the [kind](crate::algorithm::StoredAlgorithm::kind) of the algorithm follow.
+/// Creates the text of a key, which names the key in a store: for example, `throttle:{user-42}:login`. In Redis, a
+/// colon and the [kind](crate::algorithm::StoredAlgorithm::kind) of the algorithm follow.
 ///
 /// By default, a text consists of a prefix, the caller's key in braces, and the name of the limiter. Redis Cluster
 /// hashes only the part in braces, the hash tag. So all limits of one caller are on one node, and different callers are

@@ -8,8 +8,8 @@ use http::header::ACCEPT;
 const MAX_LEN: usize = 512;
 
 /// Returns whether the client prefers `text/html` to problem details and to JSON. Invalid ranges of `Accept` are
-/// ignored, and so are field lines that are not ASCII. The line with which the field exceeds [`MAX_LEN`] is not read, and
-/// neither are the lines after it. If `Accept` is missing or has no valid range, returns `false`.
+/// ignored, and so are field lines that are not ASCII. The line with which the field exceeds [`MAX_LEN`] is not read,
+/// and neither are the lines after it. If `Accept` is missing or has no valid range, returns `false`.
 pub(super) fn prefers_html(headers: &HeaderMap) -> bool {
     let lines = headers.get_all(ACCEPT);
     if lines.iter().next().is_none() {

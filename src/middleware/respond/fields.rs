@@ -119,8 +119,8 @@ const fn is_field_name(name: &str) -> bool {
     !name.is_empty() && name.len() < 1 << 16
 }
 
-/// Panics with a text that has the name, also at compile time, when a panic formats nothing. So the text is put together
-/// byte by byte. Of a long name, it has the beginning, and `?` for each byte that is not visible ASCII.
+/// Panics with a text that has the name, also at compile time, when a panic formats nothing. So the text is put
+/// together byte by byte. Of a long name, it has the beginning, and `?` for each byte that is not visible ASCII.
 const fn panic_of_name(name: &str) -> ! {
     const TEXT: (&[u8], &[u8]) =
         (b"`", b"` is no name of a header field: take lower-case letters, digits and hyphens");
@@ -387,8 +387,8 @@ struct Summary {
 
 impl Summary {
     /// Selects the policy that matters most. Returns `None` if no policy is visible to callers or, on an admission, if
-    /// only their quotas are reported. On a rejection, `wait` is `Some(Some(time))`, or `Some(None)` if the time to wait
-    /// is unknown or waiting does not help. On an admission, `wait` is `None`.
+    /// only their quotas are reported. On a rejection, `wait` is `Some(Some(time))`, or `Some(None)` if the time to
+    /// wait is unknown or waiting does not help. On an admission, `wait` is `None`.
     fn new(reports: &[PolicyReport<'_>], wait: Option<Option<Duration>>) -> Option<Self> {
         let is_part =
             |report: &&PolicyReport<'_>| !report.is_hidden() && (wait.is_some() || !report.is_paced());

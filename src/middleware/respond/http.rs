@@ -54,10 +54,10 @@ use crate::sys::random::random_u64;
 ///
 /// Responses to admitted and to denied calls have the fields `RateLimit` and `RateLimit-Policy`, in the form of
 /// draft-ietf-httpapi-ratelimit-headers-11. On an admitted request, a policy that queues requests may be [in
-/// `RateLimit-Policy` only](HeaderFormat::Draft11). Redirects (3xx except 304) do not have these fields. Fields that the
-/// response already has are kept. If the response already reports a policy of the same name, as with two layers of one
-/// name, a number is appended to the name that this layer reports: `default-2`. A rejection of a `HEAD` request has no
-/// body.
+/// `RateLimit-Policy` only](HeaderFormat::Draft11). Redirects (3xx except 304) do not have these fields. Fields that
+/// the response already has are kept. If the response already reports a policy of the same name, as with two layers of
+/// one name, a number is appended to the name that this layer reports: `default-2`. A rejection of a `HEAD` request has
+/// no body.
 ///
 /// Each rejection has `Cache-Control: no-store`, unless a custom response sets another value. If the length of the wait
 /// is unknown, `Retry-After` is [one second](Self::retry_after_unknown) by default. The length is unknown if it depends
@@ -415,9 +415,9 @@ impl<F, D, B> HttpResponder<F, D, B> {
     /// the response is returned at once. If reading shows that the body is too long, takes too much time or fails, the
     /// response is returned at that point. If the runtime's thread stood still past `max_time`, what has arrived
     /// meanwhile is still read, for at most `max_time` more. This responder and its clones together read at most 1,024
-    /// bodies at the same time. Further bodies are left unread. A body that is not read to its end is treated as without
-    /// `drain`: over HTTP/1.x, the response has `Connection: close`. A request that keeps its body open until it is
-    /// answered, such as a bidirectional gRPC stream, is rejected after `max_time`.
+    /// bodies at the same time. Further bodies are left unread. A body that is not read to its end is treated as
+    /// without `drain`: over HTTP/1.x, the response has `Connection: close`. A request that keeps its body open until
+    /// it is answered, such as a bidirectional gRPC stream, is rejected after `max_time`.
     ///
     /// The body itself tells whether it is empty. So a body that an outer layer has decompressed is read, and its
     /// decompressed bytes count. A body that an outer layer has read already is not read again.

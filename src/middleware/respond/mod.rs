@@ -245,7 +245,8 @@ impl<'a> Rejection<'a> {
         }
     }
 
-    /// Returns the reports of the policies for the function of a custom response, which reads what the response reports.
+    /// Returns the reports of the policies for the function of a custom response, which reads what the response
+    /// reports.
     fn reports_with<'b>(&self, reported: &'b Reported) -> SmallVec<[PolicyReport<'b>; 4]>
     where
         'a: 'b,
@@ -415,9 +416,9 @@ impl<'a> PolicyReport<'a> {
         policy.effective_window(decision).filter(|window| !window.is_zero() || decision.remaining() > 0)
     }
 
-    /// Returns whether a response to an admitted request reports only the quota of the policy: if the policy has nothing
-    /// left, has a unit again in less than a second, and queues a request until then. A client that obeys `r=0;t=1`
-    /// would make one request a second, although the queue takes the request of a client that comes earlier.
+    /// Returns whether a response to an admitted request reports only the quota of the policy: if the policy has
+    /// nothing left, has a unit again in less than a second, and queues a request until then. A client that obeys
+    /// `r=0;t=1` would make one request a second, although the queue takes the request of a client that comes earlier.
     #[inline]
     fn is_paced(&self) -> bool {
         let decision = self.decision();

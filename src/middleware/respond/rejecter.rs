@@ -19,8 +19,8 @@ use crate::middleware::outcome::Outcome;
 /// the key is in the body of the request, takes a `Rejecter` as an argument.
 ///
 /// The response has the status, the header fields and the body that a layer with the same limiter gives to the same
-/// request: problem details, a line of text or a gRPC status, as the client wants. The name of the policy is that of the
-/// limiter.
+/// request: problem details, a line of text or a gRPC status, as the client wants. The name of the policy is that of
+/// the limiter.
 ///
 /// ```
 /// use axum::extract::State;
@@ -50,8 +50,9 @@ use crate::middleware::outcome::Outcome;
 /// If the call has a [tier](crate::limiter::Call::tier), the response reports the quota of the limiter's own algorithm.
 /// If layers around the handler limit the request, they add their own header fields, as to any response.
 ///
-/// The extractor copies the head of each request, as axum's own extractor of [`Parts`] does. Other services, and handlers
-/// that need another name than that of the limiter, call [`RateLimitLayer::reject`](crate::RateLimitLayer::reject).
+/// The extractor copies the head of each request, as axum's own extractor of [`Parts`] does. Other services, and
+/// handlers that need another name than that of the limiter, call
+/// [`RateLimitLayer::reject`](crate::RateLimitLayer::reject).
 #[derive(Clone)]
 pub struct Rejecter {
     head: Parts,
@@ -89,8 +90,8 @@ impl fmt::Debug for Rejecter {
     }
 }
 
-/// The responder with which the [`Rejecter`]s of an app answer. An app whose layers have a responder of their own adds it
-/// as an extension of all requests:
+/// The responder with which the [`Rejecter`]s of an app answer. An app whose layers have a responder of their own adds
+/// it as an extension of all requests:
 ///
 /// ```
 /// use std::time::Duration;

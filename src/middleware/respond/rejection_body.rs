@@ -189,8 +189,8 @@ impl<B> RejectionResponse<B> for DefaultRejection {
     }
 }
 
-/// Makes the same responses as [`DefaultRejection`], for a layer whose responder is not set. It is a type of its own, so
-/// that a layer with a responder has another type than one without.
+/// Makes the same responses as [`DefaultRejection`], for a layer whose responder is not set. It is a type of its own,
+/// so that a layer with a responder has another type than one without.
 #[derive(Clone, Copy, Debug)]
 pub struct Unset;
 

@@ -6,12 +6,12 @@ use crate::limiter::{SharedKey, text_of};
 use crate::stats::TopKeys;
 
 impl TopKeys {
-    /// Returns a function for [`on_reject`](crate::RateLimitLayer::on_reject), which records the key of each request that
-    /// a limit denied. Pass the extractor of the layer.
+    /// Returns a function for [`on_reject`](crate::RateLimitLayer::on_reject), which records the key of each request
+    /// that a limit denied. Pass the extractor of the layer.
     ///
-    /// The key is extracted once more, so only a denied request does work for the list. The label of the key is a hash, as
-    /// by [`record`](Self::record). What no limit denied is not recorded: a request without a valid key (400, 403, 500),
-    /// a closed limiter, a full key table, and a store that failed (503).
+    /// The key is extracted once more, so only a denied request does work for the list. The label of the key is a hash,
+    /// as by [`record`](Self::record). What no limit denied is not recorded: a request without a valid key (400, 403,
+    /// 500), a closed limiter, a full key table, and a store that failed (503).
     ///
     /// ```
     /// use tower_throttle::algorithm::TokenBucket;
@@ -30,8 +30,8 @@ impl TopKeys {
     ///
     /// # Shadow mode
     ///
-    /// A layer in [shadow mode](crate::RateLimitLayer::shadow) rejects nothing, so it does not call the function. There,
-    /// a service inside of the layer records the key of a request that has the extension
+    /// A layer in [shadow mode](crate::RateLimitLayer::shadow) rejects nothing, so it does not call the function.
+    /// There, a service inside of the layer records the key of a request that has the extension
     /// [`ShadowDenied`](crate::middleware::ShadowDenied):
     ///
     /// ```

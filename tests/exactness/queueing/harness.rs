@@ -16,8 +16,8 @@ use crate::support::{PolledByHand, Random};
 enum Method {
     Check,
     Acquire,
-    /// The call has left the queue, displaced or at its deadline. It can be queued again when it would displace no other
-    /// call.
+    /// The call has left the queue, displaced or at its deadline. It can be queued again when it would displace no
+    /// other call.
     Left,
 }
 

@@ -85,8 +85,8 @@ impl Numbers {
         numbers
     }
 
-    /// Returns the same numbers with a period of milliseconds. A step of the clock is then a stall, after which slots are
-    /// overdue by more than 5 ms.
+    /// Returns the same numbers with a period of milliseconds. A step of the clock is then a stall, after which slots
+    /// are overdue by more than 5 ms.
     pub(super) fn slowed(mut self) -> Self {
         self.period *= 1_000_000;
         self.wish.max_wait = self.wish.max_wait.map(|wait| wait * 1_000_000);

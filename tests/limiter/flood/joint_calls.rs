@@ -76,7 +76,8 @@ fn joint_calls_find_room_for_all_their_keys_or_charge_none() {
     assert!(service.clone().call((8, 9)).now().is_ok());
 }
 
-/// A call of cost 0 needs no room. Its settlement finds the room that there is by then, whether the call is joint or not.
+/// A call of cost 0 needs no room. Its settlement finds the room that there is by then, whether the call is joint or
+/// not.
 #[test]
 fn a_call_of_cost_0_without_room_is_settled_when_there_is_room() {
     let limit = Quota::per_minute(5);

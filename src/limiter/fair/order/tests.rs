@@ -658,8 +658,8 @@ fn limits(random: &mut Rng) -> Limits {
     }
 }
 
-/// Runs random events. Returns the first difference. Some runs are long, with a crowd in which most calls end at once and
-/// some are long, so that many callers are remembered.
+/// Runs random events. Returns the first difference. Some runs are long, with a crowd in which most calls end at once
+/// and some are long, so that many callers are remembered.
 fn run(seed: u64, events: usize, fault: Fault) -> Result<(), Difference> {
     let mut random = Rng::with_seed(seed);
     let mut limits_at_first = limits(&mut random);
