@@ -526,9 +526,9 @@ impl<A: Algorithm> Schedule<'_, A> {
 
     /// Removes the waiter at the index `at`, and wakes the waiter behind it, which may now be admitted earlier.
     fn leave(&mut self, at: usize) -> Option<Waiter<A>> {
+        let waiter = self.queue.remove(self.base, self.now, at)?;
         self.observe_first(at);
-        let Self { base, queue, wake, now, .. } = self;
-        let waiter = queue.remove(base, *now, at)?;
+        let Self { queue, wake, .. } = self;
         if let Some(behind) = queue.waiting.get_mut(at) {
             // The time is recomputed at the next poll.
             behind.wake_now(wake);
