@@ -196,8 +196,8 @@ impl<A: StoredAlgorithm> RedisLimiterBuilder<A> {
     /// [`Builder::max_queued`](tower_throttle::limiter::Builder::max_queued), with the same default: 10,000, or the
     /// algorithm's `queue(n)` if that is more.
     ///
-    /// The fallback has a bound of its own. Requests of joined layers that find places free at the same time may exceed
-    /// the bound by their number.
+    /// A call that may wait for a bucket counts while Redis is asked, too. The fallback has a bound of its own. Requests of
+    /// joined layers that find places free at the same time may exceed the bound by their number.
     pub fn max_queued(mut self, max_queued: usize) -> Self {
         self.max_queued = Some(max_queued);
         self
@@ -594,14 +594,16 @@ impl<'a, A: StoredAlgorithm> LimiterCall<'a, A> {
 
     /// Decides a call that may wait.
     async fn wait(&self, counted: &mut CountedCall<'_>) -> Result<Decided, RedisError> {
-        match operation(self.request, Action::Check).reserving(self.plan, self.request.max_wait()) {
-            Some(_) if self.shared.queues.is_full() => {
-                let (decision, reservation) = self.check(0).await?.into_parts();
-                Ok(Decided::new(self.without_place(decision), reservation))
-            }
-            Some(reserving) => self.sleep_until_given_time(reserving, counted).await,
-            None => self.queue(counted).await,
-        }
+        let max_wait = self.request.max_wait();
+        let Some(reserving) = operation(self.request, Action::Check).reserving(self.plan, max_wait) else {
+            return self.queue(counted).await;
+        };
+        // The place comes before the charge, which cannot be given back once a later call was charged.
+        let Some(place) = self.shared.queues.total_place() else {
+            let (decision, reservation) = self.send(0).await?.into_parts();
+            return Ok(Decided::new(self.without_place(decision), reservation));
+        };
+        self.sleep_until_given_time(reserving, place, counted).await
     }
 
     /// Returns the decision on a call that does not wait because as many calls as allowed wait already.
@@ -617,6 +619,7 @@ impl<'a, A: StoredAlgorithm> LimiterCall<'a, A> {
     async fn sleep_until_given_time(
         &self,
         reserving: Operation<A>,
+        _place: TotalPlace<'_>,
         counted: &mut CountedCall<'_>,
     ) -> Result<Decided, RedisError> {
         let Self { shared, key, .. } = *self;
@@ -630,10 +633,6 @@ impl<'a, A: StoredAlgorithm> LimiterCall<'a, A> {
         if delay > 0 {
             let give_back = reserving.undone(&outcome);
             let mut sleeper = Sleeper { trips: &shared.trips, key, give_back, runtime: &runtime };
-            let Some(_place) = shared.queues.total_place() else {
-                let reset = Nanos::from(decision.reset_after()).0.saturating_add(delay);
-                return Ok(denied(with_queue_full(Decision::deny(decision.limit(), 0, Some(delay), reset))));
-            };
             let link = shared.links.any();
             counted.wait();
             if counted.unless_closed(link.sleep_until(link.now().saturating_add(delay))).await.is_none() {
@@ -813,7 +812,7 @@ impl<A: StoredAlgorithm> Member for Part<A> {
     }
 
     fn known_denial(&self) -> Option<Decision> {
-        let is_asked = self.request.is_in_shadow() || self.may_wait;
+        let is_asked = self.request.is_in_shadow() || self.may_wait || self.finds_no_place;
         self.closed_denial().or_else(|| if is_asked { None } else { self.call().known_denial() })
     }
 

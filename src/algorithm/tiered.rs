@@ -73,7 +73,8 @@ use crate::error::ConfigError;
 ///   the queue, [`start_empty`](crate::algorithm::TokenBucket::start_empty) and
 ///   [`extend_on_retry`](crate::algorithm::Lockout::extend_on_retry). In memory, they are two tiers.
 /// - A default algorithm with [priority](crate::algorithm#priority) is refused when the limiter is built, and the
-///   priority of another tier has no effect.
+///   priority of another tier has no effect. The same holds for a queue that drops its
+///   [oldest](crate::algorithm::QueueOverflow::DropOldest) call.
 /// - Calls that wait are queued in their process, and the processes are served in no particular order.
 /// - What is [not promised] for any limit in Redis.
 ///

@@ -269,12 +269,17 @@ macro_rules! tuple {
                     let _ = self.ready_at(state, now, cost);
                 }
                 // The time from which all members admit the call. A window that admits it at its own latest reading
-                // has perhaps done so for a while, so this reading must not move the schedules of the others.
+                // has perhaps done so for a while, so this reading must not move the schedules of the others. The latest
+                // reading of a member whose units are released is that of the release.
                 let mut due = arrived;
                 $(
                     let last = self.$at.last_update(&state.$at);
                     let $part = self.$at.ready_at(&mut state.$at, last, cost).unwrap_or(Nanos::MAX);
-                    due = due.max(if $part > last { $part } else { $part.min(earliest_slot(now)) });
+                    due = due.max(if $part > last || $part::NEEDS_RELEASE {
+                        $part
+                    } else {
+                        $part.min(earliest_slot(now))
+                    });
                 )+
                 if due > now && self.ready_at(state, now, cost)? > now {
                     return None;

@@ -168,6 +168,29 @@ fn the_queue_of_a_tuple_keeps_the_schedule_of_its_members() {
     }
 }
 
+/// A member whose units are released admits the call from the release, and not 5 ms before.
+#[test]
+fn the_bucket_of_a_tuple_is_charged_when_a_permit_is_released() {
+    let clock = ManualClock::new();
+    let both = (TokenBucket::new(quota(1, SECOND)).queue(5), Concurrency::per_key(1).queue(5));
+    let limiter = RateLimiter::builder(both).clock(clock.clone()).build();
+    let at = |ms: u64| clock.set(Duration::from_millis(ms));
+    let permit = limiter.try_acquire_permit("key").unwrap();
+    at(100);
+    let mut waiting = [(); 2].map(|()| PolledByHand::new(Box::pin(limiter.acquire_permit("key"))));
+    assert!(waiting.iter_mut().all(|call| !call.poll()));
+    at(3_000);
+    drop(permit);
+    let [first, second] = &mut waiting;
+    assert!(first.poll() && !second.poll());
+    at(3_500);
+    drop(first.output.take());
+    for (ms, is_admitted) in [(3_995, false), (3_999, false), (4_000, true)] {
+        at(ms);
+        assert_eq!(second.poll(), is_admitted, "{ms}");
+    }
+}
+
 /// While a queued call waits for another member, a `Smooth` stores permits, but not in the stall after that wait.
 #[test]
 fn a_smooth_limiter_in_a_tuple_stores_the_time_for_which_it_waits_for_another_member() {
