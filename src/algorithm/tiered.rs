@@ -108,7 +108,8 @@ use crate::error::ConfigError;
 /// **Cost.** A key takes the size of the algorithm more (48 to 80 bytes, or more for a
 /// [`Smooth`](crate::algorithm::Smooth) or a combined algorithm), and another 24 bytes. A key whose recent calls chose
 /// several tiers has a state and an algorithm for each of them, up to 32. The time that a call takes is then
-/// proportional to the number of these tiers.
+/// proportional to the number of these tiers. When a queued call is admitted, the states are copied, with their whole
+/// logs if they are those of a [`SlidingLog`](crate::algorithm::SlidingLog).
 ///
 /// The type implements [`Algorithm`] and [`StoredAlgorithm`], whose methods only limiters call.
 #[derive(Clone, Debug, PartialEq)]
