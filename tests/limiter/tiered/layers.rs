@@ -6,7 +6,7 @@ use std::time::Duration;
 use http::{Request, Response};
 use http_body_util::Empty;
 use tower::{Layer, Service, ServiceExt, service_fn};
-use tower_throttle::algorithm::{FixedWindow, SlidingLog, TokenBucket};
+use tower_throttle::algorithm::{FixedWindow, SlidingLog, Tiered, TokenBucket};
 use tower_throttle::key::{Extension, Global, from_fn};
 use tower_throttle::{Error, ErrorResponder, Quota, RateLimitLayer, RateLimiter};
 
@@ -98,21 +98,27 @@ async fn a_tier_is_chosen_by_key_and_cost_alike() {
     assert_eq!(limiter.check("ann").remaining(), 2);
 }
 
+/// Returns a service with two layers, which have one limiter and one key, but different tiers.
+fn two_tiers(
+    limiter: &RateLimiter<Tiered<FixedWindow>>,
+    first: &FixedWindow,
+    second: &FixedWindow,
+) -> impl Service<(), Response = (), Error = Error<()>, Future: Send + 'static> + Clone {
+    let by = |rule: &FixedWindow| {
+        let rule = rule.clone();
+        RateLimitLayer::with_limiter(Global, limiter.clone()).tier(move |(): &(), (): &()| rule.clone())
+    };
+    let layers = by(first).and(by(second)).responder(ErrorResponder);
+    layers.layer(service_fn(|()| std::future::ready(Ok::<_, ()>(()))))
+}
+
 /// Two layers have one limiter and one key, but different tiers. Both tiers must allow a call.
 #[tokio::test]
 async fn two_tiers_on_one_key_must_both_allow() {
     let (small, large) = (FixedWindow::new(Quota::per_minute(4)), FixedWindow::new(Quota::per_minute(1_000)));
-    for small_first in [true, false] {
+    for [first, second] in [[&small, &large], [&large, &small]] {
         let (limiter, _clock) = tiered(small.clone());
-        let by = |rule: &FixedWindow| {
-            let rule = rule.clone();
-            RateLimitLayer::with_limiter(Global, limiter.clone()).tier(move |(): &(), (): &()| rule.clone())
-        };
-        let service = match small_first {
-            true => by(&small).and(by(&large)),
-            false => by(&large).and(by(&small)),
-        };
-        let service = service.responder(ErrorResponder).layer(service_fn(async |()| Ok::<_, ()>(())));
+        let service = two_tiers(&limiter, first, second);
         let mut admitted = 0;
         for _ in 0..100 {
             admitted += u64::from(service.clone().oneshot(()).await.is_ok());
@@ -126,17 +132,9 @@ async fn two_tiers_on_one_key_must_both_allow() {
 fn a_call_of_two_tiers_on_one_key_waits_for_the_one_that_must() {
     let (small, large) =
         (FixedWindow::new(Quota::per_minute(4)).queue(5), FixedWindow::new(Quota::per_minute(1_000)));
-    for small_first in [true, false] {
+    for [first, second] in [[&small, &large], [&large, &small]] {
         let (limiter, clock) = tiered(small.clone());
-        let by = |rule: &FixedWindow| {
-            let rule = rule.clone();
-            RateLimitLayer::with_limiter(Global, limiter.clone()).tier(move |(): &(), (): &()| rule.clone())
-        };
-        let service = match small_first {
-            true => by(&small).and(by(&large)),
-            false => by(&large).and(by(&small)),
-        };
-        let service = service.responder(ErrorResponder).layer(service_fn(async |()| Ok::<_, ()>(())));
+        let service = two_tiers(&limiter, first, second);
         assert!((0..2).all(|_| service.clone().oneshot(()).now().is_ok()));
         let mut third = waits(service.clone().oneshot(()));
         clock.advance(Duration::from_secs(60));
