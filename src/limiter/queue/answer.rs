@@ -161,23 +161,36 @@ impl<A: Algorithm> Key<'_, A> {
         if self.queue.is_none() {
             return self.algorithm().peek(self.state, self.now, cost);
         }
+        let mut kept = None;
         if let Some(mut schedule) = self.schedule() {
             schedule.observe_pause();
+            if schedule.is_set_back() {
+                // Only the copy observes that the clock was set back. The key never does if the clock is set again.
+                kept = Some(schedule.queue.projection.take());
+            }
         }
         let mut copy = self.state.clone();
         let tier = self.tier;
-        let mut after = self.alike(Some(&mut copy), tier);
-        let gone = after.schedule().map_or(0, |mut schedule| schedule.simulate_due());
-        let is_held = after.is_paused() || after.waiting() > gone as u64;
-        if is_held && cost > 0 {
-            return after.deny_behind_queue(cost, gone, false);
+        let decision = self.alike(Some(&mut copy), tier).peek_copy(cost);
+        if let (Some(queue), Some(kept)) = (&mut self.queue, kept) {
+            queue.projection = kept;
         }
-        let decision = after.algorithm().peek(after.state, after.now, cost);
+        decision
+    }
+
+    /// Returns the decision of [`peek`](Key::peek). The state is a copy of the key's state.
+    fn peek_copy(&mut self, cost: u64) -> Decision {
+        let gone = self.schedule().map_or(0, |mut schedule| schedule.simulate_due());
+        let is_held = self.is_paused() || self.waiting() > gone as u64;
+        if is_held && cost > 0 {
+            return self.deny_behind_queue(cost, gone, false);
+        }
+        let decision = self.algorithm().peek(self.state, self.now, cost);
         if !is_held {
             return decision;
         }
-        after.ensure_exact_projection(gone);
-        after.admitted(decision)
+        self.ensure_exact_projection(gone);
+        self.admitted(decision)
     }
 
     /// Charges the call, queues it, or denies it. A closed limiter neither charges nor queues, and its [`OnClose`]
