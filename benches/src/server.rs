@@ -44,19 +44,19 @@ fn apps() -> Vec<(&'static str, Router, u16)> {
         ("tower-throttle, no fields, admits everything", hello().layer(ours(PLENTY).responder(silent)), 200),
         ("tower-throttle, admits everything", hello().layer(ours(PLENTY)), 200),
         ("tower-throttle, axum_body, admits everything", hello().layer(ours(PLENTY).axum_body()), 200),
-        ("tower-throttle, refuses everything", hello().layer(ours(FEW)), 429),
-        ("tower-throttle, axum_body, refuses everything", hello().layer(ours(FEW).axum_body()), 429),
-        ("a layer that refuses with the same bytes", hello().layer(axum::middleware::from_fn(refuse)), 429),
+        ("tower-throttle, rejects everything", hello().layer(ours(FEW)), 429),
+        ("tower-throttle, axum_body, rejects everything", hello().layer(ours(FEW).axum_body()), 429),
+        ("a layer that rejects with the same bytes", hello().layer(axum::middleware::from_fn(reject)), 429),
         ("tower_governor, admits everything", hello().layer(peer(PLENTY)), 200),
         ("tower_governor, use_headers, admits everything", hello().layer(with_fields(PLENTY)), 200),
-        ("tower_governor, refuses everything", hello().layer(peer(FEW)), 429),
+        ("tower_governor, rejects everything", hello().layer(peer(FEW)), 429),
         ("throttle-kit, admits everything", hello().layer(throttle_kit(PLENTY)), 200),
-        ("throttle-kit, refuses everything", hello().layer(throttle_kit(FEW)), 429),
+        ("throttle-kit, rejects everything", hello().layer(throttle_kit(FEW)), 429),
     ]
 }
 
 /// Responds as a rejection does, but without a decision. This measures the cost of such a response alone.
-async fn refuse(_: axum::extract::Request, _: axum::middleware::Next) -> axum::response::Response {
+async fn reject(_: axum::extract::Request, _: axum::middleware::Next) -> axum::response::Response {
     const BODY: &str = concat!(
         r#"{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Quota Exceeded","#,
         r#""status":429,"violated-policies":["default"]}"#

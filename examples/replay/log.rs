@@ -41,6 +41,7 @@ pub(crate) enum Client {
 impl Log {
     pub(crate) fn read(bytes: &[u8]) -> Self {
         let mut log = Self::default();
+        let by_peer = PeerIp::new();
         let mut known: HashMap<Client, usize> = HashMap::new();
         let lines = bytes.strip_suffix(b"\n").unwrap_or(bytes).split(|byte| *byte == b'\n');
         for (number, line) in (1..).zip(lines).filter(|_| !bytes.is_empty()) {
@@ -49,7 +50,7 @@ impl Log {
                 log.first_unreadable.get_or_insert(number);
                 continue;
             };
-            let client = Client::of(line.client);
+            let client = Client::of(line.client, &by_peer);
             let index = *known.entry(client).or_insert_with_key(|client| {
                 log.clients.push(client.clone());
                 log.clients.len() - 1
@@ -62,12 +63,12 @@ impl Log {
 }
 
 impl Client {
-    fn of(text: &str) -> Self {
+    fn of(text: &str, by_peer: &PeerIp) -> Self {
         let Ok(address) = text.parse::<IpAddr>() else { return Self::Name(text.to_owned()) };
         // The key that a server would have used.
         let mut request = HttpRequest::new(());
         request.extensions_mut().insert(SocketAddr::new(address, 0));
-        match PeerIp::new().extract(&request) {
+        match by_peer.extract(&request) {
             Ok(Some(key)) => Self::Ip(key),
             _ => Self::Ip(address),
         }

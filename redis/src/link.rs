@@ -639,12 +639,12 @@ impl Breaker {
         }
         match now {
             Some(now) => self.postpone(&mut open, now),
-            None => self.release(&mut open),
+            None => self.allow_trial(&mut open),
         }
     }
 
     /// Lets the next call begin a trial.
-    fn release(&self, open: &mut Open) {
+    fn allow_trial(&self, open: &mut Open) {
         open.is_trying = false;
         self.next_attempt.store(1, Ordering::Release);
         self.trial_ended.notify_waiters();
@@ -662,7 +662,7 @@ impl Breaker {
             } else if open.is_trying {
                 // A reply to a trip that did not write says nothing about the fault, so the next call may be another
                 // trial.
-                self.release(&mut open);
+                self.allow_trial(&mut open);
             }
         }
     }

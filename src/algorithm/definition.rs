@@ -4,6 +4,7 @@ use std::fmt::Debug;
 use std::hash::Hash;
 use std::time::Duration;
 
+use crate::algorithm::clock_step::earliest_slot;
 use crate::algorithm::{QueueConfig, QuotaPolicy, Semaphore};
 use crate::clock::Nanos;
 use crate::decision::Decision;
@@ -265,6 +266,18 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
             decision = self.check(state, now, decision.limit());
         }
         decision.is_allowed().then_some(now)
+    }
+
+    /// Returns the time from which this member of a tuple admits a call of `cost` that is first in the queue, for an
+    /// admission at `now`. The state is not advanced to `now`. Returns [`Nanos::MAX`] if the time is unknown.
+    ///
+    /// A window that admits the call at its own latest reading has perhaps done so for a while, so this reading must not
+    /// move the schedules of the others. The latest reading of a member whose units are released is that of the release.
+    #[doc(hidden)]
+    fn due_from(&self, state: &mut Self::State, now: Nanos, cost: u64) -> Nanos {
+        let last = self.last_update(state);
+        let ready_at = self.ready_at(state, last, cost).unwrap_or(Nanos::MAX);
+        if ready_at > last || Self::NEEDS_RELEASE { ready_at } else { ready_at.min(earliest_slot(now)) }
     }
 
     /// Charges a queued call to `state`, which is a copy of the key's state, as if the call were admitted at its

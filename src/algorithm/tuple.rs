@@ -1,6 +1,5 @@
 //! Tuples: several limits on one key.
 
-use crate::algorithm::clock_step::earliest_slot;
 use crate::algorithm::{
     Algorithm, QueueConfig, QuotaPolicy, ScriptSteps, Semaphore, SharedPermit, StateReader, StateWriter,
     StoredAlgorithm, Usage, charge_available,
@@ -255,6 +254,12 @@ macro_rules! tuple {
                 Some(latest)
             }
 
+            /// Returns the latest time of the members. Each is asked at its own latest reading, which may be earlier than
+            /// that of the tuple.
+            fn due_from(&self, state: &mut Self::State, now: Nanos, cost: u64) -> Nanos {
+                Nanos::ZERO$(.max(self.$at.due_from(&mut state.$at, now, cost)))+
+            }
+
             /// Admits the call if all members can admit it now, and otherwise returns `None`. Each member admits the
             /// call as if the call had arrived when the others could admit it. So a bucket or a `Smooth` keeps its
             /// schedule if the admission is late, and a window counts the call now.
@@ -268,18 +273,11 @@ macro_rules! tuple {
                 if now < self.last_update(state) {
                     let _ = self.ready_at(state, now, cost);
                 }
-                // The time from which all members admit the call. A window that admits it at its own latest reading
-                // has perhaps done so for a while, so this reading must not move the schedules of the others. The latest
-                // reading of a member whose units are released is that of the release.
+                // The time from which all members admit the call.
                 let mut due = arrived;
                 $(
-                    let last = self.$at.last_update(&state.$at);
-                    let $part = self.$at.ready_at(&mut state.$at, last, cost).unwrap_or(Nanos::MAX);
-                    due = due.max(if $part > last || $part::NEEDS_RELEASE {
-                        $part
-                    } else {
-                        $part.min(earliest_slot(now))
-                    });
+                    let $part = self.$at.due_from(&mut state.$at, now, cost);
+                    due = due.max($part);
                 )+
                 if due > now && self.ready_at(state, now, cost)? > now {
                     return None;

@@ -4,6 +4,7 @@
 //! If the key has a state and no queue, and the limiter is open, the algorithm decides by the state in the key's slot.
 //! This is the fast path. All other calls go through a [`Key`].
 
+use std::mem;
 use std::sync::Arc;
 
 use super::Shared;
@@ -16,11 +17,27 @@ use super::reservation::{Permit, Reservation};
 use super::shard::{Locked, Shard};
 use super::table::Table;
 use super::wait::QueuedAcquire;
-use crate::algorithm::{Algorithm, holds_requests};
+use crate::algorithm::{Algorithm, SharedPermit, holds_requests};
 use crate::clock::Nanos;
 use crate::decision::{Decision, Denied};
 use crate::stats::CallOutcome;
 use crate::sys::lock::SpinGuard;
+
+/// A call that was charged, and has no reservation yet. If the algorithm panics when it is cloned for the reservation,
+/// the units that the call holds are released.
+struct Charged<'k, 'a, A: Algorithm> {
+    key: &'k mut Key<'a, A>,
+    cost: u64,
+}
+
+impl<A: Algorithm> Drop for Charged<'_, '_, A> {
+    fn drop(&mut self) {
+        if A::NEEDS_RELEASE {
+            drop(SharedPermit::of_admitted(self.key.algorithm(), self.cost));
+            self.key.end(self.cost);
+        }
+    }
+}
 
 impl<A: Algorithm> Table<A> {
     /// Charges the call, or denies it. See [`RateLimiter::check_n`](crate::RateLimiter::check_n).
@@ -196,8 +213,16 @@ impl<A: Algorithm> Table<A> {
     }
 
     /// Returns the reservation of a call that was just admitted. Its key is locked.
-    fn reservation(self: &Arc<Self>, key: &Key<'_, A>, id: Fingerprint, call: Attempt<'_, A>) -> Reservation {
-        self.reservable(key, id, call).map(|held| held.reserve(self)).unwrap_or_default()
+    fn reservation(
+        self: &Arc<Self>,
+        key: &mut Key<'_, A>,
+        id: Fingerprint,
+        call: Attempt<'_, A>,
+    ) -> Reservation {
+        let charged = Charged { key, cost: call.cost() };
+        let held = self.reservable(charged.key, id, call);
+        mem::forget(charged);
+        held.map(|held| held.reserve(self)).unwrap_or_default()
     }
 
     /// Returns what the reservation of a call is made of that was just admitted or queued. Its key is locked.

@@ -33,7 +33,7 @@ pub(super) struct Room {
     evicted: AtomicU64,
     evicted_at_limit: AtomicU64,
     /// The number of times that there was no room for a new key.
-    refused: AtomicU64,
+    denied: AtomicU64,
     /// When the table was found full the last time, in nanoseconds after the clock's zero, plus 1. 0 if it never was.
     full_at: AtomicU64,
     full: Recurrence,
@@ -77,7 +77,7 @@ impl Room {
             created_at,
             evicted: AtomicU64::new(0),
             evicted_at_limit: AtomicU64::new(0),
-            refused: AtomicU64::new(0),
+            denied: AtomicU64::new(0),
             full_at: AtomicU64::new(0),
             full: Recurrence::new(),
         }
@@ -105,7 +105,7 @@ impl Room {
     pub(super) fn warn_if_full(&self, limiter: &Observed) {
         let full_at = self.full_at.load(Ordering::Relaxed);
         if cfg!(feature = "tracing") && full_at > 0 && self.full.is_due_at(full_at) {
-            let total = self.evicted.load(Ordering::Relaxed) + self.refused.load(Ordering::Relaxed);
+            let total = self.evicted.load(Ordering::Relaxed) + self.denied.load(Ordering::Relaxed);
             self.full.table_full(full_at, total, limiter.name(), self.max_keys);
         }
     }
@@ -147,8 +147,8 @@ impl Room {
     }
 
     /// Records that there was no room for a new key.
-    pub(super) fn record_refusal(&self, now: Nanos) {
-        self.refused.fetch_add(1, Ordering::Relaxed);
+    pub(super) fn record_denial(&self, now: Nanos) {
+        self.denied.fetch_add(1, Ordering::Relaxed);
         self.full_at.store(now.0.saturating_add(1), Ordering::Relaxed);
     }
 

@@ -460,7 +460,7 @@ impl<A: Algorithm> Shard<A> {
         let place =
             if room.evicts { self.evict(room, keep, now).or_else(|| room.try_reserve()) } else { None };
         if place.is_none() {
-            room.record_refusal(now);
+            room.record_denial(now);
         }
         place
     }

@@ -243,6 +243,33 @@ fn a_call_whose_arrival_makes_the_algorithm_panic_does_not_wait() {
     }
 }
 
+#[test]
+fn a_call_whose_algorithm_panics_when_it_is_cloned_holds_no_permit() {
+    type Act = fn(&RateLimiter<OwnAlgorithm<Concurrency>>) -> bool;
+    let tries: Act = |limiter| limiter.try_acquire_permit("key").is_ok();
+    let arrives: Act = |limiter| {
+        let mut call = pin!(limiter.acquire_permit("key"));
+        matches!(call.as_mut().poll(&mut Context::from_waker(Waker::noop())), Poll::Ready(Ok(_)))
+    };
+    for (act, is_new) in [(tries, false), (tries, true), (arrives, false), (arrives, true)] {
+        let ends = |nth: usize| {
+            let left = Arc::new(AtomicUsize::new(usize::MAX));
+            let asked = Arc::clone(&left);
+            let own = OwnAlgorithm::new(Concurrency::per_key(1).total(1), move |method| {
+                assert!(method != "clone" || asked.fetch_sub(1, Ordering::SeqCst) != 0, "broken");
+            });
+            let limiter = limiter(own, &ManualClock::new());
+            assert!(is_new || tries(&limiter));
+            left.store(nth, Ordering::SeqCst);
+            let acted = catch_unwind(AssertUnwindSafe(|| act(&limiter)));
+            left.store(usize::MAX, Ordering::SeqCst);
+            assert!(tries(&limiter), "copy {nth}, new: {is_new}");
+            acted.is_ok_and(|is_admitted| is_admitted)
+        };
+        assert!((0..100).any(ends), "each copy panics once, until no copy is left");
+    }
+}
+
 type Fragile = OwnAlgorithm<TokenBucket>;
 
 /// Returns a limiter whose keys start empty and queue calls, and the number of the methods after which one panics.

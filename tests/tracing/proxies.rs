@@ -124,6 +124,46 @@ async fn a_proxy_whose_header_is_not_read_is_a_warning_that_names_the_lists() {
     }
 }
 
+/// With `X-Forwarded-For` configured behind an nginx that sets only `X-Real-IP`, all visitors share one budget.
+#[test]
+fn a_trusted_proxy_that_writes_another_header_is_a_warning() {
+    let lists = || {
+        let proxies = || TrustedProxies::cidrs(["10.0.0.0/8", "192.0.2.0/24"]).unwrap();
+        [ClientIp::x_forwarded_for(proxies()), ClientIp::forwarded(proxies())]
+    };
+    let found = lists().map(|client| client.peer_from(|address: &IpAddr| *address));
+    let denying = lists().map(|client| client.deny(Networks::private()));
+    for (clients, peer, header, warns) in [
+        (lists(), "10.0.0.1", Some("x-real-ip"), true),
+        (lists(), "::ffff:10.0.0.1", Some("cf-connecting-ip"), true),
+        (lists(), "10.0.0.1", Some("x-other"), false),
+        // A health check of the proxy itself has no such header.
+        (lists(), "10.0.0.1", None, false),
+        (lists(), "192.0.2.1", Some("x-real-ip"), false),
+        (lists(), "127.0.0.1", Some("x-real-ip"), false),
+        (found, "10.0.0.1", Some("x-real-ip"), false),
+        (denying, "10.0.0.1", Some("x-real-ip"), false),
+    ] {
+        for client in clients {
+            let mut request = get();
+            request.extensions_mut().insert(peer.parse::<IpAddr>().unwrap());
+            if let Some(header) = header {
+                request.headers_mut().insert(header, "192.0.2.7".parse().unwrap());
+            }
+            let (log, _guard) = Log::start();
+            assert_eq!(client.resolve(&request).unwrap().to_string(), peer.trim_start_matches("::ffff:"));
+            assert_eq!(log.lines(), [""; 0]);
+            let _ = [client.extract(&request), client.extract(&request)];
+            let lines = log.lines();
+            assert_eq!(lines.len(), usize::from(warns), "{client:?} {peer} {header:?}: {lines:#?}");
+            for line in lines {
+                assert!(line.contains("tower-throttle[T03]") && line.contains("another header"), "{line}");
+                assert!(line.contains("share one budget") && !line.contains("192.0.2.7"), "{line}");
+            }
+        }
+    }
+}
+
 #[tokio::test]
 async fn each_layer_warns_of_a_proxy_for_itself() {
     let (log, _guard) = Log::start();

@@ -15,13 +15,13 @@ fn main() {
         Case::new("no extension, admitted", |calls| count(PLENTY, calls, false))
             .without(&[(1.0, "no layer")])
             .at_most(2_450.0, 5.0),
-        Case::new("no extension, refused", |calls| count(FEW, calls, false))
+        Case::new("no extension, denied", |calls| count(FEW, calls, false))
             .without(&[(1.0, "no layer")])
             .at_most(2_690.0, 4.01),
         Case::new("default, admitted", |calls| count(PLENTY, calls, true))
             .without(&[(1.0, "no layer")])
             .at_most(2_754.0, 5.0),
-        Case::new("default, refused", |calls| count(FEW, calls, true))
+        Case::new("default, denied", |calls| count(FEW, calls, true))
             .without(&[(1.0, "no layer")])
             .at_most(2_690.0, 4.01),
     ]);

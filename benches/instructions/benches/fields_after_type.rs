@@ -14,7 +14,7 @@ fn main() {
         Case::new("admitted", |calls| count(PLENTY, calls))
             .without(&[(1.0, "no layer")])
             .at_most(2_437.0, 5.0),
-        Case::new("refused", |calls| count(FEW, calls)).without(&[(1.0, "no layer")]).at_most(2_102.0, 4.01),
+        Case::new("denied", |calls| count(FEW, calls)).without(&[(1.0, "no layer")]).at_most(2_102.0, 4.01),
     ]);
 }
 

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::num::NonZeroU32;
 
 use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
-use support::checks::{FEW, PLENTY, Subject, count_admitted, count_refused};
+use support::checks::{FEW, PLENTY, Subject, count_admitted, count_denied};
 use support::{Case, program};
 
 impl Subject for DefaultKeyedRateLimiter<IpAddr> {
@@ -28,7 +28,7 @@ fn main() {
             count_admitted(&RateLimiter::keyed(quota), calls);
         })
         .random(),
-        Case::new("refused", |calls| count_refused(&RateLimiter::keyed(Quota::per_hour(limit(FEW))), calls))
+        Case::new("denied", |calls| count_denied(&RateLimiter::keyed(Quota::per_hour(limit(FEW))), calls))
             .random(),
     ]);
 }

@@ -16,7 +16,7 @@ fn main() {
         Case::new("admitted", |calls| count(PLENTY, calls))
             .without(&[(1.0, "no layer")])
             .at_most(2_150.0, 4.0),
-        Case::new("refused", |calls| count(FEW, calls)).without(&[(1.0, "no layer")]).at_most(2_110.0, 2.0),
+        Case::new("denied", |calls| count(FEW, calls)).without(&[(1.0, "no layer")]).at_most(2_110.0, 2.0),
     ]);
 }
 

@@ -27,7 +27,7 @@ fn main() {
         Case::new("admitted", |calls| count(PLENTY, calls, |layer| layer))
             .without(&[(1.0, "no layer")])
             .at_most(815.0, 3.0),
-        Case::new("refused", |calls| count(FEW, calls, |layer| layer))
+        Case::new("denied", |calls| count(FEW, calls, |layer| layer))
             .without(&[(1.0, "no layer")])
             .at_most(640.0, 0.01),
         // Only the difference counts: what a request pays for ever once the algorithm of its limiter was replaced.
@@ -36,19 +36,19 @@ fn main() {
         })
         .without(&[(1.0, "admitted")])
         .at_most(20.0, 3.0),
-        Case::new("refused, after a replacement", |calls| {
+        Case::new("denied, after a replacement", |calls| {
             count(FEW, calls, |layer| replaced(layer, FEW));
         })
-        .without(&[(1.0, "refused")])
+        .without(&[(1.0, "denied")])
         .at_most(20.0, 3.0),
-        // A timeline reads its clock twice for a request that is admitted, and once for one that is refused. Such an
+        // A timeline reads its clock twice for a request that is admitted, and once for one that is denied. Such an
         // admitted request keeps its layer until its end, which one without a timeline does not, so all that the layer
         // adds is counted.
         Case::new("admitted, with a timeline", |calls| count(PLENTY, calls, with_timeline))
             .without(&[(1.0, "no layer"), (2.0, "one reading of the clock")])
             .at_most(855.0, 3.0),
-        Case::new("a timeline, refused", |calls| count(FEW, calls, with_timeline))
-            .without(&[(1.0, "refused"), (1.0, "one reading of the clock")])
+        Case::new("a timeline, denied", |calls| count(FEW, calls, with_timeline))
+            .without(&[(1.0, "denied"), (1.0, "one reading of the clock")])
             .at_most(22.0, 0.0),
     ]);
 }

@@ -2,7 +2,7 @@
 
 mod support;
 
-use support::checks::{PLENTY, admitted, few, refused};
+use support::checks::{PLENTY, admitted, denied, few};
 use support::{Case, program};
 use tower_throttle_instructions::Quota;
 use tower_throttle_instructions::algorithm::SlidingWindow;
@@ -10,6 +10,6 @@ use tower_throttle_instructions::algorithm::SlidingWindow;
 fn main() {
     program(&[
         Case::new("admitted", |calls| admitted(SlidingWindow::new(Quota::per_hour(PLENTY)), calls)),
-        Case::new("refused", |calls| refused(SlidingWindow::new(few()), calls)),
+        Case::new("denied", |calls| denied(SlidingWindow::new(few()), calls)),
     ]);
 }

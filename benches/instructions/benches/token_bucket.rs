@@ -2,7 +2,7 @@
 
 mod support;
 
-use support::checks::{PLENTY, admitted, few, refused};
+use support::checks::{PLENTY, admitted, denied, few};
 use support::{Case, program};
 use tower_throttle_instructions::Quota;
 use tower_throttle_instructions::algorithm::TokenBucket;
@@ -12,6 +12,6 @@ fn main() {
         // The bucket does not become full again between two calls of a key.
         Case::new("admitted", |calls| admitted(TokenBucket::new(Quota::per_minute(70).burst(PLENTY)), calls))
             .at_most(260.0, 1.0),
-        Case::new("refused", |calls| refused(TokenBucket::new(few()), calls)).at_most(199.0, 0.01),
+        Case::new("denied", |calls| denied(TokenBucket::new(few()), calls)).at_most(199.0, 0.01),
     ]);
 }

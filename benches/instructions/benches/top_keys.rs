@@ -14,7 +14,7 @@ fn main() {
     program(&[
         Case::new("no layer", |calls| send(bare(), calls)),
         Case::new("admitted", |calls| count(PLENTY, calls)).without(&[(1.0, "no layer")]),
-        Case::new("refused", |calls| count(FEW, calls)).without(&[(1.0, "no layer")]),
+        Case::new("denied", |calls| count(FEW, calls)).without(&[(1.0, "no layer")]),
     ]);
 }
 

@@ -22,13 +22,13 @@ fn main() {
         Case::new("no layer", |calls| send(bare(), calls)),
         Case::new("no layer, a content type", |calls| send(typed(), calls)),
         Case::new("admitted", |calls| count(PLENTY, calls)).without(BARE).random(),
-        Case::new("refused", |calls| count(FEW, calls)).without(BARE).random(),
+        Case::new("denied", |calls| count(FEW, calls)).without(BARE).random(),
         Case::new("fields, admitted", |calls| count_fields(PLENTY, calls)).without(BARE).random(),
-        Case::new("fields, refused", |calls| count_fields(FEW, calls)).without(BARE).random(),
+        Case::new("fields, denied", |calls| count_fields(FEW, calls)).without(BARE).random(),
         Case::new("fields after a type, admitted", |calls| count_typed(PLENTY, calls))
             .without(TYPED)
             .random(),
-        Case::new("fields after a type, refused", |calls| count_typed(FEW, calls)).without(TYPED).random(),
+        Case::new("fields after a type, denied", |calls| count_typed(FEW, calls)).without(TYPED).random(),
     ]);
 }
 

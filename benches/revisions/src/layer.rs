@@ -32,7 +32,7 @@ const FEW: u32 = 1;
 /// The indices of the peers.
 const NO_FIELDS: usize = 0;
 const FIELDS: usize = 1;
-const REFUSED: usize = 2;
+const DENIED: usize = 2;
 
 /// Puts a layer around a service that answers at once, and makes its calls.
 macro_rules! bare {
@@ -57,7 +57,7 @@ macro_rules! rows {
 
         let per_hour = |limit: u32| RateLimitLayer::per_ip(Quota::per_hour(limit.into()));
         let limit = || per_hour(PLENTY);
-        let refused = || per_hour(FEW);
+        let denied = || per_hour(FEW);
         let silent = HttpResponder::new().send_headers(SendHeaders::Never).insert_extension(false);
         let lean = || limit().responder(silent);
         let by_counter = || {
@@ -83,15 +83,15 @@ macro_rules! rows {
             ("default, axum_body, counter", FIELDS, $around!(by_counter().axum_body())),
             ("default, on_reject", FIELDS, $around!(limit().on_reject(observe))),
             ("default, .and", FIELDS, $around!(limit().and(limit()))),
-            ("refused", REFUSED, $around!(refused())),
-            ("refused, axum_body", REFUSED, $around!(refused().axum_body())),
-            ("refused, on_reject", REFUSED, $around!(refused().on_reject(observe))),
+            ("denied", DENIED, $around!(denied())),
+            ("denied, axum_body", DENIED, $around!(denied().axum_body())),
+            ("denied, on_reject", DENIED, $around!(denied().on_reject(observe))),
         ];
         rows
     }};
 }
 
-/// Returns the rows in which calls are refused with an error, which axum does not take.
+/// Returns the rows in which calls are denied with an error, which axum does not take.
 macro_rules! error_rows {
     ($revision:ident) => {{
         use $revision::{ErrorResponder, Quota, RateLimitLayer};
@@ -101,7 +101,7 @@ macro_rules! error_rows {
         let rows: Vec<(&str, usize, Run)> = vec![
             ("ErrorResponder", NO_FIELDS, bare!(limit(PLENTY))),
             ("ErrorResponder, .and", NO_FIELDS, bare!(limit(PLENTY).and(per_hour(PLENTY)))),
-            ("ErrorResponder, refused", REFUSED, bare!(limit(FEW))),
+            ("ErrorResponder, denied", DENIED, bare!(limit(FEW))),
         ];
         rows
     }};
@@ -121,7 +121,7 @@ macro_rules! peers {
                 "tower_governor, use_headers",
                 $around!(GovernorLayer::new(config(PLENTY).use_headers().finish().expect("a quota"))),
             ),
-            ("tower_governor, refused", $around!(GovernorLayer::new(config(FEW).finish().expect("a quota")))),
+            ("tower_governor, denied", $around!(GovernorLayer::new(config(FEW).finish().expect("a quota")))),
         ]
     }};
 }

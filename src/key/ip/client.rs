@@ -57,7 +57,8 @@ const CLOUDFRONT: HeaderName = HeaderName::from_static("cloudfront-viewer-addres
 /// The extraction logs a warning (feature `tracing`), at most once a minute for all clones of an extractor, when a peer
 /// whose address is loopback, link-local or private sends the header, and its header is not read because it is not in
 /// the networks that are trusted or given to [`only_from`](ClientIp::only_from): it may be a proxy, whose clients then
-/// share a budget or, if an [`allow`](ClientIp::allow) list has its address, are not limited. A peer that a
+/// share a budget or, if an [`allow`](ClientIp::allow) list has its address, are not limited. The same warning is
+/// logged when such a peer is trusted, and sends another header of proxies, and not this one. A peer that a
 /// [`deny`](ClientIp::deny) list has is no warning. [`resolve`](ClientIp::resolve) logs nothing, and with
 /// [`peer_from`](ClientIp::peer_from), no warning is logged.
 ///
@@ -199,7 +200,7 @@ impl ClientIp {
         if let Some(networks) = &self.only_from {
             let peer = self.peer(extensions)?;
             if !networks.contains_peer(peer) {
-                return Ok(Found { client: peer, is_unread: true });
+                return Ok(Found { client: peer, unread: Some(Unread::NotListed) });
             }
         }
         match &self.source {
@@ -214,7 +215,7 @@ impl ClientIp {
                         if trusted.contains_peer(peer) {
                             first_untrusted(*list, trusted, headers, peer, entry)
                         } else {
-                            Ok(Found { client: peer, is_unread: true })
+                            Ok(Found { client: peer, unread: Some(Unread::NotListed) })
                         }
                     }
                     Trust::Hops(count) => nth_hop(*list, *count, headers, entry).map(Found::read),
@@ -226,9 +227,14 @@ impl ClientIp {
     }
 
     /// Logs a warning if a peer whose header was not read is probably a proxy.
-    fn warn_if_unread(&self, peer: Peer, is_limited: bool, headers: &HeaderMap) {
+    fn warn_if_unread(&self, unread: Unread, peer: Peer, is_limited: bool, headers: &HeaderMap) {
         // With `peer_from`, an outer layer may have found the address of the client.
-        if self.peer_source.is_server() {
+        if !self.peer_source.is_server() {
+            return;
+        }
+        if let Unread::Missing = unread {
+            self.warning.warn_if_other(peer, is_limited, headers);
+        } else {
             let name = match &self.source {
                 Source::List(list, _) => list.name(),
                 Source::Single(name) => name.clone(),
@@ -268,26 +274,35 @@ impl<B> KeyExtractor<Request<B>> for ClientIp {
 
     #[inline]
     fn extract(&self, request: &Request<B>) -> Result<Option<IpAddr>, KeyError> {
-        let Found { client, is_unread } = self.find(request)?;
+        let Found { client, unread } = self.find(request)?;
         let key = self.options.key_of_peer(client)?;
-        if is_unread {
-            self.warn_if_unread(client, key.is_some(), request.headers());
+        if let Some(unread) = unread {
+            self.warn_if_unread(unread, client, key.is_some(), request.headers());
         }
         Ok(key)
     }
 }
 
+/// Why the header of a request is not read.
+#[derive(Clone, Copy)]
+enum Unread {
+    /// The peer is not in the networks that are trusted or given to `only_from`.
+    NotListed,
+    /// The peer is trusted, and the request has no such header.
+    Missing,
+}
+
 /// The client of a request.
 struct Found {
     client: Peer,
-    /// `true` if the client is a peer whose header is not read.
-    is_unread: bool,
+    /// Why no header is read, if the client is the peer.
+    unread: Option<Unread>,
 }
 
 impl Found {
     /// Creates the client whose address a header has.
     fn read(address: IpAddr) -> Self {
-        Self { client: Peer::Ip(address), is_unread: false }
+        Self { client: Peer::Ip(address), unread: None }
     }
 }
 
@@ -300,7 +315,7 @@ fn first_untrusted(
     peer: Peer,
     entry: impl Fn(&[u8]) -> Result<IpAddr, KeyError>,
 ) -> Result<Found, KeyError> {
-    let mut last = Found { client: peer, is_unread: false };
+    let mut last = Found { client: peer, unread: Some(Unread::Missing) };
     for element in list.elements(headers) {
         let address = entry(element)?;
         last = Found::read(address);

@@ -47,8 +47,12 @@ impl ProxyWarning {
     }
 
     fn warn_of_peer(&self, is_limited: bool, headers: &HeaderMap) {
+        let advice = "`PeerIp` takes a proxy for the client; take `ClientIp`";
+        self.warn_if_any(is_limited, headers, advice);
+    }
+
+    fn warn_if_any(&self, is_limited: bool, headers: &HeaderMap, advice: &'static str) {
         if FORWARDING.iter().any(|name| headers.contains_key(name)) {
-            let advice = "`PeerIp` takes a proxy for the client; take `ClientIp`";
             self.recurrence().proxy_as_client(is_limited, advice);
         }
     }
@@ -70,6 +74,19 @@ impl ProxyWarning {
                 "`ClientIp` takes a proxy for the client if its network is neither in `only_from` nor in \
                  `TrustedProxies`; add it, if the proxy overwrites or appends to the header",
             );
+        }
+    }
+
+    /// Logs the warning of `ClientIp` about a trusted peer without the header that is read, if the peer is on this
+    /// machine or in a private network, and the request has another header field of a proxy. `is_limited` is `false` if
+    /// an `allow` list exempts the peer.
+    #[inline]
+    pub(super) fn warn_if_other(&self, peer: Peer, is_limited: bool, headers: &HeaderMap) {
+        if Self::may_be_proxy(peer) {
+            let advice = "a trusted proxy sends another header, and not the one that `ClientIp` reads; let the proxy \
+                          write the latter, or take the `ClientIp` for the former, if the proxy overwrites or appends \
+                          to it";
+            self.warn_if_any(is_limited, headers, advice);
         }
     }
 

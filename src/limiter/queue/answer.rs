@@ -161,23 +161,36 @@ impl<A: Algorithm> Key<'_, A> {
         if self.queue.is_none() {
             return self.algorithm().peek(self.state, self.now, cost);
         }
+        let mut kept = None;
         if let Some(mut schedule) = self.schedule() {
             schedule.observe_pause();
+            if schedule.is_set_back() {
+                // Only the copy observes that the clock was set back. The key never does if the clock is set again.
+                kept = Some(schedule.queue.projection.take());
+            }
         }
         let mut copy = self.state.clone();
         let tier = self.tier;
-        let mut after = self.alike(Some(&mut copy), tier);
-        let gone = after.schedule().map_or(0, |mut schedule| schedule.simulate_due());
-        let is_held = after.is_paused() || after.waiting() > gone as u64;
-        if is_held && cost > 0 {
-            return after.deny_behind_queue(cost, gone, false);
+        let decision = self.alike(Some(&mut copy), tier).peek_copy(cost);
+        if let (Some(queue), Some(kept)) = (&mut self.queue, kept) {
+            queue.projection = kept;
         }
-        let decision = after.algorithm().peek(after.state, after.now, cost);
+        decision
+    }
+
+    /// Returns the decision of [`peek`](Key::peek). The state is a copy of the key's state.
+    fn peek_copy(&mut self, cost: u64) -> Decision {
+        let gone = self.schedule().map_or(0, |mut schedule| schedule.simulate_due());
+        let is_held = self.is_paused() || self.waiting() > gone as u64;
+        if is_held && cost > 0 {
+            return self.deny_behind_queue(cost, gone, false);
+        }
+        let decision = self.algorithm().peek(self.state, self.now, cost);
         if !is_held {
             return decision;
         }
-        after.ensure_exact_projection(gone);
-        after.admitted(decision)
+        self.ensure_exact_projection(gone);
+        self.admitted(decision)
     }
 
     /// Charges the call, queues it, or denies it. A closed limiter neither charges nor queues, and its [`OnClose`]
@@ -214,7 +227,7 @@ impl<A: Algorithm> Key<'_, A> {
         match self.preview_fate(arrival) {
             Fate::Decided(decision) => Preview::of(decision),
             Fate::Full(decision) if !arrival.drops_oldest() || self.after_oldest(arrival).is_none() => {
-                Preview::of(self.rejection(decision, arrival, false).with_queue_full())
+                Preview::of(self.denial(decision, arrival, false).with_queue_full())
             }
             // If the queue is full, the call would be queued, and the oldest waiter would be dropped from the queue.
             Fate::Waits(_) | Fate::Full(_) => Preview::Queue(self.admission()),
@@ -247,7 +260,7 @@ impl<A: Algorithm> Key<'_, A> {
                 waiter.give_up_places();
                 // The denial describes the key after the admission of those behind.
                 self.admit_due();
-                let denial = self.reject(waiter.cost, waiter.tier.as_deref(), waiter.max_wait());
+                let denial = self.deny_waiter(waiter.cost, waiter.tier.as_deref(), waiter.max_wait());
                 let decision = denial.with_delay(self.now.saturating_since(waiter.arrived));
                 (PollTurn::Ready(decision, ChargeTime::default()), waiter.waker.take())
             }
@@ -304,12 +317,12 @@ impl<A: Algorithm> Key<'_, A> {
                     // may not wait.
                     self.ensure_exact_projection(0);
                     let arrival = Arrival { may_wait: false, ..*arrival };
-                    Enqueued::Decided(self.rejection(decision, &arrival, true).with_queue_full())
+                    Enqueued::Decided(self.denial(decision, &arrival, true).with_queue_full())
                 }
             },
             Fate::Full(decision) => match self.displace_oldest(arrival) {
                 Some(oldest) => self.enter_in_place_of(oldest, arrival, decision),
-                None => Enqueued::Decided(self.rejection(decision, arrival, true).with_queue_full()),
+                None => Enqueued::Decided(self.denial(decision, arrival, true).with_queue_full()),
             },
         }
     }
@@ -339,7 +352,7 @@ impl<A: Algorithm> Key<'_, A> {
         };
         // The denial describes the key after the admission of those behind.
         self.admit_due();
-        let denial = self.reject(cost, tier.as_deref(), max_wait).with_queue_full();
+        let denial = self.deny_waiter(cost, tier.as_deref(), max_wait).with_queue_full();
         if let Some(mut schedule) = self.schedule() {
             schedule.deny_again(ticket, denial);
         }
@@ -382,7 +395,7 @@ impl<A: Algorithm> Key<'_, A> {
         // If the wait is unknown, a maximum of zero is over at once.
         let has_no_time = arrival.max_wait == 0 && !queue.is_timed();
         if decision.is_barred() || decision.never_fits() || !arrival.may_wait || has_no_time {
-            return Fate::Decided(self.rejection(decision, arrival, counts));
+            return Fate::Decided(self.denial(decision, arrival, counts));
         }
         let has_queue = arrival.has_queue();
         let is_full = !self.has_place(arrival);
@@ -397,12 +410,12 @@ impl<A: Algorithm> Key<'_, A> {
         // Calls with priority wait up to a total cost, and beyond that are denied as calls without priority are.
         let is_beyond = is_full && queue.is_priority_only();
         if !is_in_time || !has_queue || is_beyond {
-            return Fate::Decided(self.rejection(decision, arrival, counts));
+            return Fate::Decided(self.denial(decision, arrival, counts));
         }
         let mut is_total_full = self.is_total_full(arrival);
         algorithm.for_each_total(&mut |total| is_total_full |= total.available() < arrival.cost);
         if is_total_full {
-            Fate::Decided(self.rejection(decision, arrival, counts).with_queue_full())
+            Fate::Decided(self.denial(decision, arrival, counts).with_queue_full())
         } else if is_full {
             Fate::Full(decision)
         } else {
@@ -481,7 +494,7 @@ impl<A: Algorithm> Key<'_, A> {
 
     /// Returns the denial of a waiter that has left the queue, and counts it. Its `retry_after` is the time until the
     /// call could be queued again, for at most `max_wait` nanoseconds.
-    fn reject(&mut self, cost: u64, tier: Option<&A>, max_wait: u64) -> Decision {
+    fn deny_waiter(&mut self, cost: u64, tier: Option<&A>, max_wait: u64) -> Decision {
         let mut key = self.alike(None, tier);
         let Some(queue) = key.queue_config() else { unreachable!("a waiter has a queue") };
         let (max_wait, others) = (max_wait.min(queue.max_wait()), key.others());
@@ -489,12 +502,12 @@ impl<A: Algorithm> Key<'_, A> {
         let arrival = Arrival { cost, priority: true, may_wait: true, max_wait, queue, others };
         key.ensure_exact_projection(0);
         let decision = key.algorithm().peek(key.state, key.now, cost);
-        key.rejection(decision, &arrival, true)
+        key.denial(decision, &arrival, true)
     }
 
     /// Returns the denial of a call, as the algorithm reports it. `decision` is what the algorithm decided without
     /// regard to the queue. `counts` is false for a preview.
-    fn rejection(&mut self, decision: Decision, arrival: &Arrival, counts: bool) -> Decision {
+    fn denial(&mut self, decision: Decision, arrival: &Arrival, counts: bool) -> Decision {
         let fits = !decision.never_fits();
         let is_timed = arrival.queue.is_timed();
         // Without waiters, the end of a pause is known, even if the waits are not.

@@ -326,6 +326,11 @@ impl<A: Algorithm> Schedule<'_, A> {
         }
     }
 
+    /// Returns whether the clock is behind the latest reading of the key.
+    pub(super) fn is_set_back(&self) -> bool {
+        self.now < self.base.last_update(self.state).max(self.queue.checked_at.unwrap_or(Nanos::ZERO))
+    }
+
     /// Advances the state to `now` if the waiter at the index `at`, which leaves, is the first. Otherwise a tuple would
     /// date the admission of the waiter behind it to a time at which that one was not the first yet.
     fn observe_first(&mut self, at: usize) {
@@ -344,7 +349,6 @@ impl<A: Algorithm> Schedule<'_, A> {
         }
         let mut count = 0;
         let mut is_late = false;
-        let seen = queue.seen.max(base.last_update(state));
         for waiter in &queue.waiting {
             let arrived = waiter.arrived.max(queue.not_before);
             let admitted = waiter.algorithm(base).admit_queued(state, *now, arrived, waiter.cost);
@@ -354,9 +358,6 @@ impl<A: Algorithm> Schedule<'_, A> {
         }
         if is_late {
             queue.mark_stale();
-        }
-        if base.last_update(state) < seen {
-            queue.projection = None;
         }
         count
     }

@@ -1,5 +1,7 @@
 use super::*;
-use crate::algorithm::{Algorithm, Concurrency, LeakyBucket, QueueConfig, QuotaPolicy, Semaphore, Usage};
+use crate::algorithm::{
+    Algorithm, Concurrency, FixedWindow, LeakyBucket, QueueConfig, QuotaPolicy, Semaphore, Usage,
+};
 use crate::clock::AnyClock;
 use crate::decision::Decision;
 use crate::limiter::observed::Observed;
@@ -217,6 +219,35 @@ fn a_clock_set_back_does_not_hold_up_earlier_calls() {
     assert!(!bench.passes(0, first));
     assert!(bench.passes(90 * MS, first));
     assert!(bench.passes(190 * MS, second));
+}
+
+#[test]
+fn a_peek_while_the_clock_is_set_back_leaves_the_waits_as_they_are() {
+    let hour = 3_600_000 * MS;
+    fn look<A: Algorithm>(algorithm: A, cost: u64, back: u64, [first, second]: [u64; 2]) {
+        let ms = |ms| Some(Duration::from_millis(ms));
+        let mut bench = Bench::of(algorithm);
+        for _ in 0..3 {
+            bench.with(first, |key| key.acquire(Attempt::new(cost).wait(), None));
+        }
+        let left = 300 - (second - first) / MS;
+        let mut check = || bench.with(second, |key| key.check(1)).retry_after();
+        assert_eq!(check(), ms(left));
+        for _ in 0..2 {
+            // A copy of the key observes the clock, and the key does not.
+            assert_eq!(bench.with(back, |key| key.peek(1)).retry_after(), ms(left));
+            assert_eq!(bench.with(second, |key| key.peek(1)).retry_after(), ms(left));
+        }
+        assert_eq!(bench.with(back, |key| key.peek(1)).retry_after(), ms(left));
+        assert_eq!(bench.with(second, |key| key.check(1)).retry_after(), ms(left));
+    }
+    look(ten_a_second(), 1, 0, [hour, hour + 10 * MS]);
+    // Only the bucket goes back by ten seconds.
+    let both = (ten_a_second(), FixedWindow::new(Quota::per_day(100)));
+    look(both, 1, hour - 10_000 * MS, [hour, hour + 10 * MS]);
+    // The latest reading is that of the check. Only the queue has recorded it.
+    let short = LeakyBucket::new(Quota::per(1, Duration::from_millis(10)).unwrap()).queue(30);
+    look(short, 10, hour + 20 * MS, [hour, hour + 50 * MS]);
 }
 
 #[test]

@@ -168,27 +168,64 @@ fn the_queue_of_a_tuple_keeps_the_schedule_of_its_members() {
     }
 }
 
+/// A tuple in a tuple admits each call when one tuple of all members does.
+#[test]
+fn nesting_of_tuples_changes_no_admission() {
+    fn admissions<A: Algorithm>(seed: u64, algorithm: A) -> Vec<u64> {
+        let random = &mut Random::new(seed);
+        let mut queue = Stalled::with(algorithm, 40);
+        while !queue.waiting.is_empty() {
+            let far = random.one_of(&[MS, 7 * MS, 300 * MS]);
+            queue.stall_until(queue.now + random.within(1..=far));
+        }
+        queue.left
+    }
+    fn look<A: Algorithm, B: Algorithm, C: Algorithm>(seed: u64, (a, b, c): (A, B, C)) {
+        let flat = admissions(seed, (a.clone(), b.clone(), c.clone()));
+        let left = ((a.clone(), b.clone()), c.clone());
+        let right = (a, (b, c));
+        assert_eq!(admissions(seed, left.clone()), flat, "seed {seed}: {left:?}");
+        assert_eq!(admissions(seed, right.clone()), flat, "seed {seed}: {right:?}");
+    }
+    for seed in 0..40 {
+        let random = &mut Random::new(seed);
+        let few = quota(random.one_of(&[10, 100, 5_000]), SECOND).burst(random.within(1..=4));
+        let window = FixedWindow::new(quota(random.one_of(&[10, 1_000_000]), SECOND)).queue(100);
+        let bucket = TokenBucket::new(few).queue(100);
+        let smooth = Smooth::bursty(few).queue(100);
+        look(seed, (bucket.clone(), window.clone(), LeakyBucket::new(few).queue(100)));
+        look(seed, (window.clone(), smooth.clone(), bucket.clone()));
+        look(seed, (smooth, bucket, window));
+    }
+}
+
 /// A member whose units are released admits the call from the release, and not 5 ms before.
 #[test]
 fn the_bucket_of_a_tuple_is_charged_when_a_permit_is_released() {
-    let clock = ManualClock::new();
-    let both = (TokenBucket::new(quota(1, SECOND)).queue(5), Concurrency::per_key(1).queue(5));
-    let limiter = RateLimiter::builder(both).clock(clock.clone()).build();
-    let at = |ms: u64| clock.set(Duration::from_millis(ms));
-    let permit = limiter.try_acquire_permit("key").unwrap();
-    at(100);
-    let mut waiting = [(); 2].map(|()| PolledByHand::new(Box::pin(limiter.acquire_permit("key"))));
-    assert!(waiting.iter_mut().all(|call| !call.poll()));
-    at(3_000);
-    drop(permit);
-    let [first, second] = &mut waiting;
-    assert!(first.poll() && !second.poll());
-    at(3_500);
-    drop(first.output.take());
-    for (ms, is_admitted) in [(3_995, false), (3_999, false), (4_000, true)] {
-        at(ms);
-        assert_eq!(second.poll(), is_admitted, "{ms}");
+    fn look<A: Algorithm>(algorithm: A) {
+        let clock = ManualClock::new();
+        let limiter = RateLimiter::builder(algorithm).clock(clock.clone()).build();
+        let at = |ms: u64| clock.set(Duration::from_millis(ms));
+        let permit = limiter.try_acquire_permit("key").unwrap();
+        at(100);
+        let mut waiting = [(); 2].map(|()| PolledByHand::new(Box::pin(limiter.acquire_permit("key"))));
+        assert!(waiting.iter_mut().all(|call| !call.poll()));
+        at(3_000);
+        drop(permit);
+        let [first, second] = &mut waiting;
+        assert!(first.poll() && !second.poll());
+        at(3_500);
+        drop(first.output.take());
+        for (ms, is_admitted) in [(3_995, false), (3_999, false), (4_000, true)] {
+            at(ms);
+            assert_eq!(second.poll(), is_admitted, "{ms}");
+        }
     }
+    let (bucket, one) = (TokenBucket::new(quota(1, SECOND)).queue(5), Concurrency::per_key(1).queue(5));
+    let wide = FixedWindow::new(quota(1_000_000, SECOND)).queue(5);
+    look((bucket.clone(), one.clone()));
+    look(((bucket.clone(), one.clone()), wide.clone()));
+    look((bucket, (wide, one)));
 }
 
 /// While a queued call waits for another member, a `Smooth` stores permits, but not in the stall after that wait.

@@ -38,9 +38,9 @@ pub fn admitted(algorithm: impl Algorithm, calls: usize) {
     count_admitted(&limiter(algorithm), calls);
 }
 
-/// Counts calls with one key. All calls are refused, because the algorithm has a quota of [`few`].
-pub fn refused(algorithm: impl Algorithm, calls: usize) {
-    count_refused(&limiter(algorithm), calls);
+/// Counts calls with one key. All calls are denied, because the algorithm has a quota of [`few`].
+pub fn denied(algorithm: impl Algorithm, calls: usize) {
+    count_denied(&limiter(algorithm), calls);
 }
 
 fn limiter<A: Algorithm>(algorithm: A) -> RateLimiter<A> {
@@ -53,11 +53,11 @@ pub fn count_admitted(subject: &impl Subject, calls: usize) {
     assert_eq!(counted(|| walk(subject, &keys, calls)), calls, "every call is admitted");
 }
 
-pub fn count_refused(subject: &impl Subject, calls: usize) {
+pub fn count_denied(subject: &impl Subject, calls: usize) {
     // A shard keeps the denial of only one key. With one key, most calls are denied without a lock.
     let keys = keys(1);
     walk(subject, &keys, 2 * FEW as usize);
-    assert_eq!(counted(|| walk(subject, &keys, calls)), 0, "every call is refused");
+    assert_eq!(counted(|| walk(subject, &keys, calls)), 0, "every call is denied");
 }
 
 /// Returns a quota that is used up by a few calls.
