@@ -131,8 +131,6 @@ struct Part<A: StoredAlgorithm> {
     request: Request<A>,
     operation: Operation<A>,
     may_wait: bool,
-    /// `true` if the call is charged at once for the time of its admission.
-    is_reserving: bool,
     /// `true` if the call does not wait because as many calls as allowed wait already.
     finds_no_place: bool,
     arrived: Nanos,
@@ -196,8 +194,7 @@ impl<A: StoredAlgorithm> RedisLimiterBuilder<A> {
     /// [`Builder::max_queued`](tower_throttle::limiter::Builder::max_queued), with the same default: 10,000, or the
     /// algorithm's `queue(n)` if that is more.
     ///
-    /// A call that may wait for a bucket counts while Redis is asked, too. The fallback has a bound of its own. Requests of
-    /// joined layers that find places free at the same time may exceed the bound by their number.
+    /// A call that may wait for a bucket counts while Redis is asked, too. The fallback has a bound of its own.
     pub fn max_queued(mut self, max_queued: usize) -> Self {
         self.max_queued = Some(max_queued);
         self
@@ -619,7 +616,7 @@ impl<'a, A: StoredAlgorithm> LimiterCall<'a, A> {
     async fn sleep_until_given_time(
         &self,
         reserving: Operation<A>,
-        _place: TotalPlace<'_>,
+        _place: TotalPlace,
         counted: &mut CountedCall<'_>,
     ) -> Result<Decided, RedisError> {
         let Self { shared, key, .. } = *self;
@@ -733,17 +730,9 @@ impl<A: StoredAlgorithm, K: SharedKey + ?Sized> JointLimiter<K> for RedisLimiter
         let request = Request::of(&attempt);
         let shared = Arc::clone(&self.shared);
         let plan = self.shared.trips.plan();
-        let mut operation = operation(&request, Action::Check);
+        let operation = operation(&request, Action::Check);
         // In shadow mode, a call must not wait.
-        let mut may_wait = request.may_wait(&plan.algorithm) && request.cost() > 0 && !request.is_in_shadow();
-        let reserving = if may_wait { operation.reserving(&plan, request.max_wait()) } else { None };
-        let finds_no_place = reserving.is_some() && shared.queues.is_full();
-        let is_reserving = reserving.is_some() && !finds_no_place;
-        if finds_no_place {
-            may_wait = false;
-        } else if let Some(reserving) = reserving {
-            operation = reserving;
-        }
+        let may_wait = request.may_wait(&plan.algorithm) && request.cost() > 0 && !request.is_in_shadow();
         let forgotten = shared.trips.forgotten();
         let arrived = shared.links.any().now();
         RedisPart::new(Box::new(Part {
@@ -753,8 +742,7 @@ impl<A: StoredAlgorithm, K: SharedKey + ?Sized> JointLimiter<K> for RedisLimiter
             request,
             operation,
             may_wait,
-            is_reserving,
-            finds_no_place,
+            finds_no_place: false,
             arrived,
             states: None,
             forgotten,
@@ -766,6 +754,12 @@ impl<A: StoredAlgorithm> Part<A> {
     fn call(&self) -> LimiterCall<'_, A> {
         let Self { shared, plan, key, request, .. } = self;
         LimiterCall { shared, plan, key, request }
+    }
+
+    /// Returns the operation of the call if it may wait for a bucket, which then charges it at once.
+    fn reserving(&self) -> Option<Operation<A>> {
+        let Self { plan, request, operation, .. } = self;
+        self.may_wait.then(|| operation.reserving(plan, request.max_wait()))?
     }
 
     fn found(&self, outcome: Outcome) -> Outcome {
@@ -801,7 +795,7 @@ impl<A: StoredAlgorithm> Member for Part<A> {
     fn check_supported(&self) -> Result<(), RedisError> {
         let algorithm = self.request.algorithm(&self.plan.algorithm);
         let queues = || algorithm.queue_config().is_some_and(|config| config.places() > 0);
-        if self.may_wait && !self.is_reserving && queues() {
+        if self.may_wait && self.reserving().is_none() && queues() {
             Err(RedisError::new(
                 RedisErrorKind::Algorithm,
                 "in joined layers, only a `TokenBucket` or a `LeakyBucket` without tiers can have a queue",
@@ -812,7 +806,7 @@ impl<A: StoredAlgorithm> Member for Part<A> {
     }
 
     fn known_denial(&self) -> Option<Decision> {
-        let is_asked = self.request.is_in_shadow() || self.may_wait || self.finds_no_place;
+        let is_asked = self.request.is_in_shadow() || self.may_wait;
         self.closed_denial().or_else(|| if is_asked { None } else { self.call().known_denial() })
     }
 
@@ -848,8 +842,14 @@ impl<A: StoredAlgorithm> Member for Part<A> {
         (self.found(outcome), changed)
     }
 
-    fn total_place(&self) -> Option<TotalPlace<'_>> {
-        self.shared.queues.total_place()
+    fn take_place(&mut self) -> Option<TotalPlace> {
+        let reserving = self.reserving()?;
+        let place = self.shared.queues.total_place();
+        match place {
+            Some(_) => self.operation = reserving,
+            None => self.finds_no_place = true,
+        }
+        place
     }
 
     fn write(&mut self, now: Nanos) -> (Vec<u8>, u64) {

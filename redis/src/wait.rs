@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use dashmap::{DashMap, Entry};
-use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::calls::CountedCall;
 use super::error::RedisError;
@@ -35,11 +35,11 @@ const LOOK: u64 = 100_000_000;
 #[derive(Debug)]
 pub(super) struct WaitQueues {
     queues: DashMap<Arc<str>, Arc<Mutex<WaitQueue>>>,
-    places: Semaphore,
+    places: Arc<Semaphore>,
 }
 
 /// A place among the calls of all keys that wait. Dropping it frees the place.
-pub(super) type TotalPlace<'a> = SemaphorePermit<'a>;
+pub(super) type TotalPlace = OwnedSemaphorePermit;
 
 /// The queue of a key.
 #[derive(Debug, Default)]
@@ -81,7 +81,7 @@ struct Place<'a> {
     key: &'a Arc<str>,
     queue: Arc<Mutex<WaitQueue>>,
     number: u64,
-    _total: TotalPlace<'a>,
+    _total: TotalPlace,
 }
 
 /// A call that may wait in a queue of this process.
@@ -203,17 +203,12 @@ impl WaitQueues {
     pub(super) fn new(algorithm: &impl Algorithm, max_queued: Option<usize>) -> Self {
         let default = || usize::try_from(default_max_queued(algorithm)).unwrap_or(usize::MAX);
         let places = max_queued.unwrap_or_else(default).min(Semaphore::MAX_PERMITS);
-        Self { queues: DashMap::new(), places: Semaphore::new(places) }
+        Self { queues: DashMap::new(), places: Arc::new(Semaphore::new(places)) }
     }
 
     /// Takes a place for a call that waits. Returns `None` if as many calls as allowed wait already.
-    pub(super) fn total_place(&self) -> Option<TotalPlace<'_>> {
-        self.places.try_acquire().ok()
-    }
-
-    /// Returns whether as many calls as allowed wait.
-    pub(super) fn is_full(&self) -> bool {
-        self.places.available_permits() == 0
+    pub(super) fn total_place(&self) -> Option<TotalPlace> {
+        Arc::clone(&self.places).try_acquire_owned().ok()
     }
 
     /// Returns a call that may wait in the queue of its key. The queue has at least one place. `max_wait` and
