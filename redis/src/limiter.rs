@@ -560,7 +560,7 @@ impl<'a, A: StoredAlgorithm> LimiterCall<'a, A> {
             // This future and that of the fallback are large, and most calls need neither.
             Box::pin(self.wait(counted)).await
         } else {
-            self.send(0).await
+            self.send(0, None).await
         };
         match (decided, &self.shared.fallback) {
             (Err(_), Some(local)) => Ok(Box::pin(self.fall_back(local, arrived, counted)).await),
@@ -569,16 +569,17 @@ impl<'a, A: StoredAlgorithm> LimiterCall<'a, A> {
     }
 
     /// Decides a call that can be queued for at most `max_wait` nanoseconds if it is denied, and that may need no trip.
-    async fn check(&self, max_wait: u64) -> Result<Decided, RedisError> {
+    /// See [`Operation::queueing`].
+    async fn check(&self, max_wait: u64, waited: Option<u64>) -> Result<Decided, RedisError> {
         match self.known_denial() {
             Some(denial) => Ok(denied(denial)),
-            None => self.send(max_wait).await,
+            None => self.send(max_wait, waited).await,
         }
     }
 
     /// Decides a call that can be queued for at most `max_wait` nanoseconds if it is denied, by a trip.
-    async fn send(&self, max_wait: u64) -> Result<Decided, RedisError> {
-        let operation = operation(self.request, Action::Check).queueing(self.plan, max_wait);
+    async fn send(&self, max_wait: u64, waited: Option<u64>) -> Result<Decided, RedisError> {
+        let operation = operation(self.request, Action::Check).queueing(self.plan, max_wait, waited);
         let runtime = RedisError::current_runtime()?;
         let outcome = self.shared.trips.ask(self.plan, self.key, operation, None).await?;
         let reservation = if outcome.decision().is_allowed() {
@@ -597,7 +598,7 @@ impl<'a, A: StoredAlgorithm> LimiterCall<'a, A> {
         };
         // The place comes before the charge, which cannot be given back once a later call was charged.
         let Some(place) = self.shared.queues.total_place() else {
-            let (decision, reservation) = self.send(0).await?.into_parts();
+            let (decision, reservation) = self.send(0, None).await?.into_parts();
             return Ok(Decided::new(self.without_place(decision), reservation));
         };
         self.sleep_until_given_time(reserving, place, counted).await
@@ -643,12 +644,13 @@ impl<'a, A: StoredAlgorithm> LimiterCall<'a, A> {
     async fn queue(&self, counted: &mut CountedCall<'_>) -> Result<Decided, RedisError> {
         let Self { shared, key, request, .. } = *self;
         let Some(config) = self.algorithm().queue_config().filter(|config| config.places() > 0) else {
-            return self.check(0).await;
+            return self.check(0, None).await;
         };
         let queued = shared.queues.call(shared.links.any(), key, &config, request.max_wait(), None);
         // The algorithm may be replaced while the call waits.
-        let check =
-            |left| async move { LimiterCall { plan: &shared.trips.plan(), ..*self }.check(left).await };
+        let check = |left, waited| async move {
+            LimiterCall { plan: &shared.trips.plan(), ..*self }.check(left, waited).await
+        };
         let deny = || async { LimiterCall { plan: &shared.trips.plan(), ..*self }.ask(Action::Deny).await };
         let decided = queued.until_decided(counted, check, deny).await?;
         Ok(decided.unwrap_or_else(|| denied(closed(self.algorithm()))))

@@ -100,9 +100,9 @@ pub(super) struct QueuedCall<'a> {
 
 impl QueuedCall<'_> {
     /// Decides the call by `check`, which charges it, and which is called again when units may be available. `check`
-    /// gets for how many nanoseconds the call can then be queued, and counts a denial only if that time is too short.
-    /// `deny` counts the denial of a call that finds no place, or that has waited too long, and returns how long the
-    /// units of the call are not available.
+    /// gets for how many nanoseconds the call can then be queued, and for how many it has been queued, if it has. It
+    /// counts a denial only if the first time is too short. `deny` counts the denial of a call that finds no place, or
+    /// that has waited too long, and returns how long the units of the call are not available.
     ///
     /// A call that arrives while no call is queued is checked at once, and is queued only if it is denied. So calls
     /// that only await their trips are not queued, and share their trips. A call that arrives while others are queued
@@ -111,7 +111,7 @@ impl QueuedCall<'_> {
     pub(super) async fn until_decided<C, D>(
         &self,
         call: &mut CountedCall<'_>,
-        check: impl Fn(u64) -> C,
+        check: impl Fn(u64, Option<u64>) -> C,
         deny: impl Fn() -> D,
     ) -> Result<Option<Decided>, RedisError>
     where
@@ -125,7 +125,7 @@ impl QueuedCall<'_> {
         let mut retry = None;
         if !queues.queues.contains_key(key) {
             let left = time_left();
-            let decided = check(left).await?;
+            let decided = check(left, None).await?;
             retry = self.retry(decided.decision(), left, latest);
             if retry.is_none() {
                 return Ok(Some(decided));
@@ -150,7 +150,7 @@ impl QueuedCall<'_> {
                 }
             }
             let left = time_left();
-            let decided = check(left).await?;
+            let decided = check(left, Some(link.now().saturating_since(arrived))).await?;
             match self.retry(decided.decision(), left, latest) {
                 Some(retry) => place.answered(retry),
                 None => {
