@@ -11,10 +11,10 @@ use super::staged::{Mode, Staged};
 use crate::error::{RedisError, RedisErrorKind};
 use crate::joint::InRedis;
 use crate::limiter::RedisLimiter;
-use tower_throttle::Quota;
 use tower_throttle::algorithm::{FixedWindow, LeakyBucket, StoredAlgorithm};
 use tower_throttle::limiter::Attempt;
 use tower_throttle::store_support::{AllDecisions, JointKind, JointLimiter, JointOutcome};
+use tower_throttle::{Quota, RateLimiter};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -132,4 +132,21 @@ async fn of_requests_at_once_only_those_that_find_places_are_charged() {
     assert!(timeout(MS, calls.join_next()).await.is_err(), "its two parts share one place");
     calls.join_next().await.unwrap().unwrap();
     assert!(limit.acquire("b").await.unwrap().is_allowed(), "the place is free again");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_waits_in_the_fallback_keeps_no_place() {
+    let server = Staged::new();
+    let bucket = || LeakyBucket::new(Quota::per_hour(1)).queue(5);
+    let limit = swaps(&server).limiter("test", bucket()).max_queued(1);
+    let limit = limit.fallback(RateLimiter::new(bucket())).build().unwrap();
+    server.set(Mode::Hang);
+    assert!(decide(&limit, "a", [enforced(1)]).await.is_ok());
+    let waiting = limit.clone();
+    let waiting = tokio::spawn(async move { decide(&waiting, "a", [enforced(1)]).await.map(drop) });
+    tokio::time::sleep(1_000 * MS).await;
+    server.set(Mode::Serve);
+    assert!(limit.check("a").await.unwrap().is_allowed());
+    assert!(timeout(MS, limit.acquire("a")).await.is_err(), "it finds a place");
+    assert!(!waiting.is_finished());
 }
