@@ -44,8 +44,8 @@ pub(super) struct Plan<A> {
     script: Option<PlannedScript>,
     /// `true` if a call that waits is charged at once, for the time of its admission.
     hands_out_times: bool,
-    /// `true` if a call that has waited in its process may have to be charged before its admission. Otherwise, all parts
-    /// of the algorithm are windows, which count a call when it is admitted.
+    /// `true` if a call that has waited in its process may have to be charged before its admission. Otherwise, all
+    /// parts of the algorithm are windows, which count a call when it is admitted.
     keeps_schedule: bool,
 }
 
@@ -330,8 +330,8 @@ impl<A: StoredAlgorithm> States<A> {
         Some([head, numbers.as_bytes(), tail.as_bytes()].concat())
     }
 
-    /// Returns how long the key is kept, in milliseconds: until all states are fresh, and up to 2 ms longer, or 7 ms if a
-    /// call was charged before its admission.
+    /// Returns how long the key is kept, in milliseconds: until all states are fresh, and up to 2 ms longer, or 7 ms if
+    /// a call may have been charged before its admission.
     pub(super) fn time_to_live(&mut self, algorithm: &A, now: Nanos) -> u64 {
         let own = reset(algorithm, &mut self.own, now);
         let own = own.saturating_add(if self.is_overdue { MAX_OVERDUE } else { 0 });
