@@ -86,8 +86,9 @@ pub(super) trait Member: Send + Sync {
     /// Undoes the charge of the call, which had this outcome.
     fn undo(&self, cost: u64, outcome: &Outcome, runtime: &Handle);
 
-    /// Takes a place among the calls of the limiter that wait, if one is free.
-    fn total_place(&self) -> Option<TotalPlace<'_>>;
+    /// Takes a place among the calls of the limiter that wait, if the call may wait for a bucket. If none is free, the
+    /// call is decided as one that does not wait.
+    fn take_place(&mut self) -> Option<TotalPlace>;
 
     /// Returns the reservation of the call, which was charged at this time of the server's clock. `runtime` is the
     /// runtime that settles the call.
@@ -136,6 +137,9 @@ struct Group {
 
 /// The outcome of each group. An outcome is `None` if the group is in shadow mode and another group denies the call.
 type Outcomes = Few<Option<Outcome>>;
+
+/// The place of each group among the calls of its limiter that wait, unless the group does not wait.
+type Places = Few<Option<TotalPlace>>;
 
 /// The reply to a joint call: the call, and its outcomes.
 type Reply = (JointCall, Result<Outcomes, RedisError>);
@@ -209,12 +213,12 @@ impl Joined {
 
 /// Decides a joint call, of which at least one part is not denied yet. `count` is the number of its parts.
 async fn decide_joint(members: Few<Joined>, count: usize) -> Result<AllDecisions, RedisError> {
-    let call = JointCall::new(members);
+    let (call, places) = JointCall::new(members);
     call.check_supported()?;
     let mut undecided = Undecided(call.asked().map(|member| Arc::clone(member.calls())).collect());
     let (call, decided) = match ask(call).await {
         Ok(mut charged) => {
-            if charged.sleep().await {
+            if charged.sleep(places).await {
                 charged.decided().ok_or_else(no_runtime)?
             } else {
                 (charged.undo().ok_or_else(no_runtime)?, None)
@@ -222,6 +226,7 @@ async fn decide_joint(members: Few<Joined>, count: usize) -> Result<AllDecisions
         }
         Err((Some(call), error)) => match fall_back(&call) {
             Some(outcome) => {
+                drop(places);
                 let decided = unless_closed(&call.members, in_memory(outcome)).await;
                 (call, decided)
             }
@@ -368,7 +373,8 @@ async fn in_memory(outcome: JointOutcome<Box<JointWait>>) -> AllDecisions {
 }
 
 impl JointCall {
-    fn new(mut members: Few<Joined>) -> Self {
+    /// Creates the call, which has the places for its waits before any group is charged.
+    fn new(mut members: Few<Joined>) -> (Self, Places) {
         let mut groups = Few::<Group>::new();
         let asked = members.iter_mut().enumerate().filter(|(_, joined)| joined.denial.is_none());
         for (index, Joined { member, group: group_of, .. }) in asked {
@@ -389,8 +395,9 @@ impl JointCall {
             *group_of = Some(place);
         }
         let mut call = Self { members, groups, script: None };
+        let places = (0..call.groups.len()).map(|group| call.first(group).take_place()).collect();
         call.script = call.plan();
-        call
+        (call, places)
     }
 
     /// Returns the limiters that are asked.
@@ -625,20 +632,19 @@ impl Found {
 }
 
 impl Charged {
-    /// Waits until all buckets admit the call. Returns `false` if one of its limiters is closed first.
-    async fn sleep(&self) -> bool {
+    /// Waits until all buckets admit the call. Returns `false` if one of its limiters is closed first. The groups that
+    /// do not wait give their places back at once.
+    async fn sleep(&self, places: Places) -> bool {
         let Some((call, outcomes)) = &self.call else { return true };
         let delay = outcomes.iter().flatten().map(|outcome| Nanos::from(outcome.decision().delay()).0).max();
         if let Some(delay @ 1..) = delay
             && !call.is_denied(outcomes)
         {
             let waits = |outcome: &Outcome| !outcome.decision().delay().is_zero();
-            let groups = call
-                .groups
-                .iter()
-                .zip(outcomes)
-                .filter(|(_, outcome)| outcome.is_some_and(|one| waits(&one)));
-            let _places: Few<_> = groups.map(|(group, _)| call.of(group).total_place()).collect();
+            let places = places.into_iter().zip(outcomes);
+            let _places: Places = places
+                .map(|(place, outcome)| place.filter(|_| outcome.as_ref().is_some_and(waits)))
+                .collect();
             let link = call.links().any();
             let admitted = link.sleep_until(link.now().saturating_add(delay));
             return unless_closed(&call.members, admitted).await.is_some();

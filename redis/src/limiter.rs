@@ -131,8 +131,6 @@ struct Part<A: StoredAlgorithm> {
     request: Request<A>,
     operation: Operation<A>,
     may_wait: bool,
-    /// `true` if the call is charged at once for the time of its admission.
-    is_reserving: bool,
     /// `true` if the call does not wait because as many calls as allowed wait already.
     finds_no_place: bool,
     arrived: Nanos,
@@ -196,8 +194,7 @@ impl<A: StoredAlgorithm> RedisLimiterBuilder<A> {
     /// [`Builder::max_queued`](tower_throttle::limiter::Builder::max_queued), with the same default: 10,000, or the
     /// algorithm's `queue(n)` if that is more.
     ///
-    /// A call that may wait for a bucket counts while Redis is asked, too. The fallback has a bound of its own. Requests of
-    /// joined layers that find places free at the same time may exceed the bound by their number.
+    /// A call that may wait for a bucket counts while Redis is asked, too. The fallback has a bound of its own.
     pub fn max_queued(mut self, max_queued: usize) -> Self {
         self.max_queued = Some(max_queued);
         self
@@ -563,7 +560,7 @@ impl<'a, A: StoredAlgorithm> LimiterCall<'a, A> {
             // This future and that of the fallback are large, and most calls need neither.
             Box::pin(self.wait(counted)).await
         } else {
-            self.send(0).await
+            self.send(0, None).await
         };
         match (decided, &self.shared.fallback) {
             (Err(_), Some(local)) => Ok(Box::pin(self.fall_back(local, arrived, counted)).await),
@@ -572,16 +569,17 @@ impl<'a, A: StoredAlgorithm> LimiterCall<'a, A> {
     }
 
     /// Decides a call that can be queued for at most `max_wait` nanoseconds if it is denied, and that may need no trip.
-    async fn check(&self, max_wait: u64) -> Result<Decided, RedisError> {
+    /// See [`Operation::queueing`].
+    async fn check(&self, max_wait: u64, waited: Option<u64>) -> Result<Decided, RedisError> {
         match self.known_denial() {
             Some(denial) => Ok(denied(denial)),
-            None => self.send(max_wait).await,
+            None => self.send(max_wait, waited).await,
         }
     }
 
     /// Decides a call that can be queued for at most `max_wait` nanoseconds if it is denied, by a trip.
-    async fn send(&self, max_wait: u64) -> Result<Decided, RedisError> {
-        let operation = operation(self.request, Action::Check).queueing(self.plan, max_wait);
+    async fn send(&self, max_wait: u64, waited: Option<u64>) -> Result<Decided, RedisError> {
+        let operation = operation(self.request, Action::Check).queueing(self.plan, max_wait, waited);
         let runtime = RedisError::current_runtime()?;
         let outcome = self.shared.trips.ask(self.plan, self.key, operation, None).await?;
         let reservation = if outcome.decision().is_allowed() {
@@ -600,7 +598,7 @@ impl<'a, A: StoredAlgorithm> LimiterCall<'a, A> {
         };
         // The place comes before the charge, which cannot be given back once a later call was charged.
         let Some(place) = self.shared.queues.total_place() else {
-            let (decision, reservation) = self.send(0).await?.into_parts();
+            let (decision, reservation) = self.send(0, None).await?.into_parts();
             return Ok(Decided::new(self.without_place(decision), reservation));
         };
         self.sleep_until_given_time(reserving, place, counted).await
@@ -619,7 +617,7 @@ impl<'a, A: StoredAlgorithm> LimiterCall<'a, A> {
     async fn sleep_until_given_time(
         &self,
         reserving: Operation<A>,
-        _place: TotalPlace<'_>,
+        _place: TotalPlace,
         counted: &mut CountedCall<'_>,
     ) -> Result<Decided, RedisError> {
         let Self { shared, key, .. } = *self;
@@ -646,12 +644,13 @@ impl<'a, A: StoredAlgorithm> LimiterCall<'a, A> {
     async fn queue(&self, counted: &mut CountedCall<'_>) -> Result<Decided, RedisError> {
         let Self { shared, key, request, .. } = *self;
         let Some(config) = self.algorithm().queue_config().filter(|config| config.places() > 0) else {
-            return self.check(0).await;
+            return self.check(0, None).await;
         };
         let queued = shared.queues.call(shared.links.any(), key, &config, request.max_wait(), None);
         // The algorithm may be replaced while the call waits.
-        let check =
-            |left| async move { LimiterCall { plan: &shared.trips.plan(), ..*self }.check(left).await };
+        let check = |left, waited| async move {
+            LimiterCall { plan: &shared.trips.plan(), ..*self }.check(left, waited).await
+        };
         let deny = || async { LimiterCall { plan: &shared.trips.plan(), ..*self }.ask(Action::Deny).await };
         let decided = queued.until_decided(counted, check, deny).await?;
         Ok(decided.unwrap_or_else(|| denied(closed(self.algorithm()))))
@@ -733,17 +732,9 @@ impl<A: StoredAlgorithm, K: SharedKey + ?Sized> JointLimiter<K> for RedisLimiter
         let request = Request::of(&attempt);
         let shared = Arc::clone(&self.shared);
         let plan = self.shared.trips.plan();
-        let mut operation = operation(&request, Action::Check);
+        let operation = operation(&request, Action::Check);
         // In shadow mode, a call must not wait.
-        let mut may_wait = request.may_wait(&plan.algorithm) && request.cost() > 0 && !request.is_in_shadow();
-        let reserving = if may_wait { operation.reserving(&plan, request.max_wait()) } else { None };
-        let finds_no_place = reserving.is_some() && shared.queues.is_full();
-        let is_reserving = reserving.is_some() && !finds_no_place;
-        if finds_no_place {
-            may_wait = false;
-        } else if let Some(reserving) = reserving {
-            operation = reserving;
-        }
+        let may_wait = request.may_wait(&plan.algorithm) && request.cost() > 0 && !request.is_in_shadow();
         let forgotten = shared.trips.forgotten();
         let arrived = shared.links.any().now();
         RedisPart::new(Box::new(Part {
@@ -753,8 +744,7 @@ impl<A: StoredAlgorithm, K: SharedKey + ?Sized> JointLimiter<K> for RedisLimiter
             request,
             operation,
             may_wait,
-            is_reserving,
-            finds_no_place,
+            finds_no_place: false,
             arrived,
             states: None,
             forgotten,
@@ -766,6 +756,12 @@ impl<A: StoredAlgorithm> Part<A> {
     fn call(&self) -> LimiterCall<'_, A> {
         let Self { shared, plan, key, request, .. } = self;
         LimiterCall { shared, plan, key, request }
+    }
+
+    /// Returns the operation of the call if it may wait for a bucket, which then charges it at once.
+    fn reserving(&self) -> Option<Operation<A>> {
+        let Self { plan, request, operation, .. } = self;
+        self.may_wait.then(|| operation.reserving(plan, request.max_wait()))?
     }
 
     fn found(&self, outcome: Outcome) -> Outcome {
@@ -801,7 +797,7 @@ impl<A: StoredAlgorithm> Member for Part<A> {
     fn check_supported(&self) -> Result<(), RedisError> {
         let algorithm = self.request.algorithm(&self.plan.algorithm);
         let queues = || algorithm.queue_config().is_some_and(|config| config.places() > 0);
-        if self.may_wait && !self.is_reserving && queues() {
+        if self.may_wait && self.reserving().is_none() && queues() {
             Err(RedisError::new(
                 RedisErrorKind::Algorithm,
                 "in joined layers, only a `TokenBucket` or a `LeakyBucket` without tiers can have a queue",
@@ -812,7 +808,7 @@ impl<A: StoredAlgorithm> Member for Part<A> {
     }
 
     fn known_denial(&self) -> Option<Decision> {
-        let is_asked = self.request.is_in_shadow() || self.may_wait || self.finds_no_place;
+        let is_asked = self.request.is_in_shadow() || self.may_wait;
         self.closed_denial().or_else(|| if is_asked { None } else { self.call().known_denial() })
     }
 
@@ -848,8 +844,14 @@ impl<A: StoredAlgorithm> Member for Part<A> {
         (self.found(outcome), changed)
     }
 
-    fn total_place(&self) -> Option<TotalPlace<'_>> {
-        self.shared.queues.total_place()
+    fn take_place(&mut self) -> Option<TotalPlace> {
+        let reserving = self.reserving()?;
+        let place = self.shared.queues.total_place();
+        match place {
+            Some(_) => self.operation = reserving,
+            None => self.finds_no_place = true,
+        }
+        place
     }
 
     fn write(&mut self, now: Nanos) -> (Vec<u8>, u64) {

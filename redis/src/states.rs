@@ -21,11 +21,14 @@ use tower_throttle::Decision;
 use tower_throttle::algorithm::{AlgorithmInfo, QueueOverflow, StateReader, StateWriter, StoredAlgorithm};
 use tower_throttle::clock::Nanos;
 use tower_throttle::error::ConfigError;
-use tower_throttle::store_support::{charge_available, is_barred};
+use tower_throttle::store_support::{StepKind, charge_available, is_barred};
 
 /// The maximum number of states of other quotas. If there are more, those whose time `until` is earliest are dropped at
 /// once.
 const MAX_OTHERS: usize = 3;
+/// The longest time from the charge of a call that has waited to its admission, in nanoseconds. A state with such a
+/// charge is kept for this time after it is fresh, for the charge of the next call.
+const MAX_OVERDUE: u64 = 5_000_000;
 /// The advice on a value that a later release has written.
 const NEWER: &str = "a newer release of tower-throttle-redis has written the value of the key, which stays as it \
                      is: update this process as well, or set a `prefix`";
@@ -41,6 +44,9 @@ pub(super) struct Plan<A> {
     script: Option<PlannedScript>,
     /// `true` if a call that waits is charged at once, for the time of its admission.
     hands_out_times: bool,
+    /// `true` if a call that has waited in its process may have to be charged before its admission. Otherwise, all
+    /// parts of the algorithm are windows, which count a call when it is admitted.
+    keeps_schedule: bool,
 }
 
 #[derive(Debug)]
@@ -57,6 +63,8 @@ pub(super) struct States<A: StoredAlgorithm> {
     /// `true` if the value has no state for that quota, so that `own` was made from the others.
     is_converted: bool,
     others: Vec<Other<A>>,
+    /// `true` if a call may have been charged before its admission.
+    is_overdue: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -80,8 +88,9 @@ pub(super) struct Operation<A> {
 pub(super) enum Action {
     Check,
     /// Charges a call that can be queued for at most this many nanoseconds. A denial is counted only if the call cannot
-    /// be queued.
-    CheckToQueue(u64),
+    /// be queued. A call that has been queued, for the second number of nanoseconds, is charged at its scheduled time,
+    /// as in a queue in memory.
+    CheckToQueue(u64, Option<u64>),
     /// Denies a call whose queue is full, or that has waited too long, and counts the denial. If the units of the call
     /// are available, the denial has a wait of zero.
     Deny,
@@ -150,13 +159,17 @@ impl<A: StoredAlgorithm> Plan<A> {
         let frame = Frame::new(&algorithm.unit());
         // In the argument of a script, a zero byte ends the tail.
         let has_script = scripts && !frame.tail.contains('\0');
-        let script = algorithm.script().filter(|_| has_script).map(ScriptPart::new).and_then(|part| {
+        let steps = algorithm.script();
+        let keeps_schedule =
+            steps.as_ref().is_none_or(|all| all.steps.iter().any(|step| step.kind == StepKind::Bucket));
+        let script = steps.filter(|_| has_script).map(ScriptPart::new).and_then(|part| {
             let script = Script::of_checks(source, &[part.steps(false)])?;
             Some(PlannedScript { script, part })
         });
         let mut fresh = algorithm.new_state(Nanos::ZERO, Nanos::ZERO);
         let hands_out_times = algorithm.reserve_slot(&mut fresh, Nanos::ZERO, 0, 0).is_some();
-        Ok(Arc::new(Self { info: info(&algorithm), algorithm, frame, script, hands_out_times }))
+        let info = info(&algorithm);
+        Ok(Arc::new(Self { info, algorithm, frame, script, hands_out_times, keeps_schedule }))
     }
 
     /// Returns what a layer reports of the algorithm.
@@ -206,7 +219,7 @@ impl<A: StoredAlgorithm> Plan<A> {
 
 impl<A: StoredAlgorithm> States<A> {
     fn new(own: A::State) -> Self {
-        Self { own, is_converted: false, others: Vec::new() }
+        Self { own, is_converted: false, others: Vec::new(), is_overdue: false }
     }
 
     /// Parses the value of a key at `now`. If the value has no state of this process's quota, the states of other
@@ -215,7 +228,8 @@ impl<A: StoredAlgorithm> States<A> {
         if let Some(bytes) = plan.frame.strip(value) {
             let mut numbers = StateReader::new(bytes);
             let own = plan.algorithm.read_state(&mut numbers)?;
-            return Some(Self { own, is_converted: false, others: others(plan, numbers, now)? });
+            let others = others(plan, numbers, now)?;
+            return Some(Self { others, ..Self::new(own) });
         }
         let unit = unit_of(value)?;
         let mut numbers = StateReader::new(Frame::new(unit).strip(value)?);
@@ -230,7 +244,7 @@ impl<A: StoredAlgorithm> States<A> {
             Some(own) => (others.remove(own).state, false),
             None => (converted(&plan.algorithm, &others, now)?, true),
         };
-        Some(Self { own, is_converted, others })
+        Some(Self { is_converted, others, ..Self::new(own) })
     }
 
     /// Applies an operation at `now`. Returns the outcome, and whether the states must be written.
@@ -245,6 +259,7 @@ impl<A: StoredAlgorithm> States<A> {
                 *until = (*until).max(now.saturating_add(reset(algorithm, state, now)));
             }
         }
+        self.is_overdue |= matches!(operation.action, Action::CheckToQueue(_, Some(_)));
         self.follow(operation, &outcome);
         (outcome, changed || self.is_converted && operation.action != Action::Peek)
     }
@@ -285,7 +300,7 @@ impl<A: StoredAlgorithm> States<A> {
         }
         for Other { algorithm, state, .. } in &mut self.others {
             match call.action {
-                Action::Check | Action::CheckToQueue(_) | Action::Reserve(_)
+                Action::Check | Action::CheckToQueue(..) | Action::Reserve(_)
                     if outcome.decision.is_allowed() =>
                 {
                     let _ = algorithm.charge(state, now, cost, 0);
@@ -301,7 +316,7 @@ impl<A: StoredAlgorithm> States<A> {
         self.others.retain(|other| other.is_used(now));
         self.others.sort_by_key(|other| std::cmp::Reverse(other.until));
         self.others.truncate(MAX_OTHERS);
-        if self.others.is_empty() && plan.algorithm.is_fresh(&self.own, now) {
+        if !self.is_overdue && self.others.is_empty() && plan.algorithm.is_fresh(&self.own, now) {
             return None;
         }
         let mut numbers = StateWriter::default();
@@ -315,9 +330,11 @@ impl<A: StoredAlgorithm> States<A> {
         Some([head, numbers.as_bytes(), tail.as_bytes()].concat())
     }
 
-    /// Returns how long the key is kept, in milliseconds: until all states are fresh, and up to 2 ms longer.
+    /// Returns how long the key is kept, in milliseconds: until all states are fresh, and up to 2 ms longer, or 7 ms if
+    /// a call may have been charged before its admission.
     pub(super) fn time_to_live(&mut self, algorithm: &A, now: Nanos) -> u64 {
         let own = reset(algorithm, &mut self.own, now);
+        let own = own.saturating_add(if self.is_overdue { MAX_OVERDUE } else { 0 });
         let others = self.others.iter().map(|other| other.until.saturating_since(now)).max();
         own.max(others.unwrap_or(0)).div_ceil(1_000_000).saturating_add(1)
     }
@@ -359,7 +376,7 @@ impl<A> Operation<A> {
             return None;
         }
         let action = match (self.action, outcome.mark) {
-            (Action::Check | Action::CheckToQueue(_), _) | (Action::Reserve(_), None) => {
+            (Action::Check | Action::CheckToQueue(..), _) | (Action::Reserve(_), None) => {
                 Action::Undo(outcome.charged_at)
             }
             (Action::Reserve(_), Some(mark)) => Action::GiveBack(mark),
@@ -402,10 +419,16 @@ impl<A: StoredAlgorithm> Operation<A> {
         (plan.hands_out_times && self.tier.is_none()).then(|| self.with(Action::Reserve(max_wait)))
     }
 
-    /// Returns the operation that decides a check that can be queued for at most `max_wait` nanoseconds.
-    pub(super) fn queueing(self, plan: &Plan<A>, max_wait: u64) -> Self {
+    /// Returns the operation that decides a check that can be queued for at most `max_wait` nanoseconds, and has been
+    /// queued for `waited`, unless it asks for the first time.
+    pub(super) fn queueing(self, plan: &Plan<A>, max_wait: u64, waited: Option<u64>) -> Self {
         let counts_denials = self.tier.as_ref().unwrap_or(&plan.algorithm).counts_denials();
-        if counts_denials { Self { action: Action::CheckToQueue(max_wait), ..self } } else { self }
+        let waited = waited.filter(|_| plan.keeps_schedule);
+        if counts_denials || waited.is_some() {
+            Self { action: Action::CheckToQueue(max_wait, waited), ..self }
+        } else {
+            self
+        }
     }
 
     /// Returns the operation that replaces the charge of this call, made at `charged_at`, by the charge of its actual
@@ -457,10 +480,17 @@ impl<A: StoredAlgorithm> Operation<A> {
                 };
                 (decision, cost > 0 && (decision.is_allowed() || algorithm.counts_denials()))
             }
-            Action::CheckToQueue(max_wait) => match denial_to_queue(algorithm, state, now, cost, max_wait) {
-                Some(denial) => (denial, false),
-                None => (algorithm.check(state, now, cost), cost > 0),
-            },
+            Action::CheckToQueue(max_wait, waited) => {
+                let queued =
+                    waited.and_then(|waited| admission_of_queued(algorithm, state, now, cost, waited));
+                match queued.or_else(|| denial_to_queue(algorithm, state, now, cost, max_wait)) {
+                    Some(decision) => (decision, decision.is_allowed()),
+                    None => {
+                        let decision = algorithm.check(state, now, cost);
+                        (decision, cost > 0 && (decision.is_allowed() || algorithm.counts_denials()))
+                    }
+                }
+            }
             Action::Deny => {
                 let mut denial = algorithm.peek(state, now, cost);
                 if denial.is_allowed() {
@@ -538,6 +568,24 @@ impl Outcome {
     pub(super) fn was_used(&self) -> bool {
         self.was_used
     }
+}
+
+/// Charges a call that has been queued for `waited` nanoseconds, if it is due. A bucket or a `Smooth` charges it at its
+/// scheduled time, but at most [`MAX_OVERDUE`] before `now`. So a late question does not lower the rate, and a stall of
+/// the process stores nothing.
+fn admission_of_queued<A: StoredAlgorithm>(
+    algorithm: &A,
+    state: &mut A::State,
+    now: Nanos,
+    cost: u64,
+    waited: u64,
+) -> Option<Decision> {
+    // These looks must not advance the state, which may be overdue.
+    if !algorithm.peek(&mut state.clone(), now, cost).is_allowed() {
+        return None;
+    }
+    algorithm.admit_queued(state, now, Nanos(now.0.saturating_sub(waited)), cost)?;
+    Some(algorithm.peek(&mut state.clone(), now, 0))
 }
 
 /// Returns the denial of a call that can be queued for at most `max_wait` nanoseconds. Counts nothing. The wait in the

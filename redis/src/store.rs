@@ -60,8 +60,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_millis(250);
 /// If a call is dropped before its reply was received, and the server has charged the call, another trip undoes the
 /// charge. The charge remains if that trip fails. The charge also remains if the call may wait for a `TokenBucket` or a
 /// `LeakyBucket`, and a later call was charged. No key is written without a time to live, which is the time until all
-/// units of the key are available again, and up to 2 ms more. A value that is not a state of this crate is never
-/// overwritten.
+/// units of the key are available again, and up to 2 ms more, or 7 ms if a call was queued in its process. A value that
+/// is not a state of this crate is never overwritten.
 ///
 /// # Memory
 ///

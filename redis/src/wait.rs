@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use dashmap::{DashMap, Entry};
-use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::calls::CountedCall;
 use super::error::RedisError;
@@ -35,11 +35,11 @@ const LOOK: u64 = 100_000_000;
 #[derive(Debug)]
 pub(super) struct WaitQueues {
     queues: DashMap<Arc<str>, Arc<Mutex<WaitQueue>>>,
-    places: Semaphore,
+    places: Arc<Semaphore>,
 }
 
 /// A place among the calls of all keys that wait. Dropping it frees the place.
-pub(super) type TotalPlace<'a> = SemaphorePermit<'a>;
+pub(super) type TotalPlace = OwnedSemaphorePermit;
 
 /// The queue of a key.
 #[derive(Debug, Default)]
@@ -81,7 +81,7 @@ struct Place<'a> {
     key: &'a Arc<str>,
     queue: Arc<Mutex<WaitQueue>>,
     number: u64,
-    _total: TotalPlace<'a>,
+    _total: TotalPlace,
 }
 
 /// A call that may wait in a queue of this process.
@@ -100,9 +100,9 @@ pub(super) struct QueuedCall<'a> {
 
 impl QueuedCall<'_> {
     /// Decides the call by `check`, which charges it, and which is called again when units may be available. `check`
-    /// gets for how many nanoseconds the call can then be queued, and counts a denial only if that time is too short.
-    /// `deny` counts the denial of a call that finds no place, or that has waited too long, and returns how long the
-    /// units of the call are not available.
+    /// gets for how many nanoseconds the call can then be queued, and for how many it has been queued, if it has. It
+    /// counts a denial only if the first time is too short. `deny` counts the denial of a call that finds no place, or
+    /// that has waited too long, and returns how long the units of the call are not available.
     ///
     /// A call that arrives while no call is queued is checked at once, and is queued only if it is denied. So calls
     /// that only await their trips are not queued, and share their trips. A call that arrives while others are queued
@@ -111,7 +111,7 @@ impl QueuedCall<'_> {
     pub(super) async fn until_decided<C, D>(
         &self,
         call: &mut CountedCall<'_>,
-        check: impl Fn(u64) -> C,
+        check: impl Fn(u64, Option<u64>) -> C,
         deny: impl Fn() -> D,
     ) -> Result<Option<Decided>, RedisError>
     where
@@ -125,7 +125,7 @@ impl QueuedCall<'_> {
         let mut retry = None;
         if !queues.queues.contains_key(key) {
             let left = time_left();
-            let decided = check(left).await?;
+            let decided = check(left, None).await?;
             retry = self.retry(decided.decision(), left, latest);
             if retry.is_none() {
                 return Ok(Some(decided));
@@ -150,7 +150,7 @@ impl QueuedCall<'_> {
                 }
             }
             let left = time_left();
-            let decided = check(left).await?;
+            let decided = check(left, Some(link.now().saturating_since(arrived))).await?;
             match self.retry(decided.decision(), left, latest) {
                 Some(retry) => place.answered(retry),
                 None => {
@@ -203,17 +203,12 @@ impl WaitQueues {
     pub(super) fn new(algorithm: &impl Algorithm, max_queued: Option<usize>) -> Self {
         let default = || usize::try_from(default_max_queued(algorithm)).unwrap_or(usize::MAX);
         let places = max_queued.unwrap_or_else(default).min(Semaphore::MAX_PERMITS);
-        Self { queues: DashMap::new(), places: Semaphore::new(places) }
+        Self { queues: DashMap::new(), places: Arc::new(Semaphore::new(places)) }
     }
 
     /// Takes a place for a call that waits. Returns `None` if as many calls as allowed wait already.
-    pub(super) fn total_place(&self) -> Option<TotalPlace<'_>> {
-        self.places.try_acquire().ok()
-    }
-
-    /// Returns whether as many calls as allowed wait.
-    pub(super) fn is_full(&self) -> bool {
-        self.places.available_permits() == 0
+    pub(super) fn total_place(&self) -> Option<TotalPlace> {
+        Arc::clone(&self.places).try_acquire_owned().ok()
     }
 
     /// Returns a call that may wait in the queue of its key. The queue has at least one place. `max_wait` and

@@ -453,7 +453,8 @@ impl SharedLeases {
         let config = self.algorithm.queue_config().filter(|config| cost > 0 && config.places() > 0);
         let Some(config) = config else { return self.check(key, cost).await };
         let queued = self.queues.call(self.links.any(), key, &config, request.max_wait(), Some(UNKNOWN_WAIT));
-        let decided = queued.until_decided(call, |_| self.check(key, cost), || self.peek(key, cost)).await?;
+        let decided =
+            queued.until_decided(call, |_, _| self.check(key, cost), || self.peek(key, cost)).await?;
         Ok(decided.unwrap_or_else(|| Decided::new(closed(&self.algorithm), Reservation::default())))
     }
 }

@@ -2,16 +2,19 @@
 
 use std::time::Duration;
 
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
 use super::faults::swaps;
 use super::limiter;
 use super::staged::{Mode, Staged};
 use crate::error::{RedisError, RedisErrorKind};
 use crate::joint::InRedis;
 use crate::limiter::RedisLimiter;
-use tower_throttle::Quota;
-use tower_throttle::algorithm::{FixedWindow, StoredAlgorithm};
+use tower_throttle::algorithm::{FixedWindow, LeakyBucket, StoredAlgorithm};
 use tower_throttle::limiter::Attempt;
 use tower_throttle::store_support::{AllDecisions, JointKind, JointLimiter, JointOutcome};
+use tower_throttle::{Quota, RateLimiter};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -100,4 +103,50 @@ async fn a_joint_denial_closes_a_breaker_that_waits_for_a_write() {
     assert!(!decided.into_iter().flatten().next().unwrap().decided.decision().is_allowed());
     assert!(!store.stats().is_circuit_open, "the state was written as it is");
     assert_eq!(server.texts(), texts);
+}
+
+/// A request takes its place before a bucket is charged, as a call alone does.
+#[tokio::test(start_paused = true)]
+async fn of_requests_at_once_only_those_that_find_places_are_charged() {
+    let bucket = LeakyBucket::new(Quota::per_hour(1)).queue(5);
+    let limit = swaps(&Staged::new()).limiter("test", bucket).max_queued(1).build().unwrap();
+    for key in ["a", "b"] {
+        assert!(limit.check(key).await.unwrap().is_allowed());
+    }
+    let mut calls = JoinSet::new();
+    for (key, parts) in [("a", 2), ("a", 1), ("b", 1)] {
+        let limit = limit.clone();
+        calls.spawn(async move { decide(&limit, key, (0..parts).map(|_| enforced(1))).await.unwrap() });
+    }
+    for _ in 0..2 {
+        let denied = timeout(MS, calls.join_next()).await.expect("it finds no place").unwrap().unwrap();
+        let decision = *denied.into_iter().flatten().next().unwrap().decided.decision();
+        assert!(decision.is_queue_full(), "{decision:?}");
+    }
+    let resets = ["a", "b"].map(|key| limit.peek(key));
+    let mut hours = Vec::new();
+    for peek in resets {
+        hours.push(peek.await.unwrap().reset_after().as_secs().div_ceil(3_600));
+    }
+    assert_eq!(hours, [3, 1], "only the request that waits is charged");
+    assert!(timeout(MS, calls.join_next()).await.is_err(), "its two parts share one place");
+    calls.join_next().await.unwrap().unwrap();
+    assert!(limit.acquire("b").await.unwrap().is_allowed(), "the place is free again");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_waits_in_the_fallback_keeps_no_place() {
+    let server = Staged::new();
+    let bucket = || LeakyBucket::new(Quota::per_hour(1)).queue(5);
+    let limit = swaps(&server).limiter("test", bucket()).max_queued(1);
+    let limit = limit.fallback(RateLimiter::new(bucket())).build().unwrap();
+    server.set(Mode::Hang);
+    assert!(decide(&limit, "a", [enforced(1)]).await.is_ok());
+    let waiting = limit.clone();
+    let waiting = tokio::spawn(async move { decide(&waiting, "a", [enforced(1)]).await.map(drop) });
+    tokio::time::sleep(1_000 * MS).await;
+    server.set(Mode::Serve);
+    assert!(limit.check("a").await.unwrap().is_allowed());
+    assert!(timeout(MS, limit.acquire("a")).await.is_err(), "it finds a place");
+    assert!(!waiting.is_finished());
 }

@@ -11,7 +11,7 @@ use super::flights::settle;
 use super::limiter;
 use super::staged::Staged;
 use crate::limiter::RedisLimiter;
-use tower_throttle::algorithm::{FixedWindow, StoredAlgorithm, Tiered};
+use tower_throttle::algorithm::{FixedWindow, LeakyBucket, Smooth, StoredAlgorithm, Tiered, TokenBucket};
 use tower_throttle::key::Global;
 use tower_throttle::{Decision, Quota, RateLimitLayer, RateLimiter};
 
@@ -82,6 +82,58 @@ async fn a_call_does_not_overtake_those_that_wait() {
     let delays = [first.await, second.await].map(|call| call.unwrap().unwrap().delay().as_secs());
     assert_eq!(delays, [3_600, 7_200]);
     assert_eq!(start.elapsed().as_secs(), 7_200);
+}
+
+/// Makes calls at once, and then stalls. Returns how many calls are admitted by the end of the stall.
+async fn admitted_after<A: StoredAlgorithm>(algorithm: A, calls: u64, stall: Duration) -> usize {
+    let limiter = build(algorithm);
+    let calls: Vec<_> = (0..calls).map(|_| tokio::spawn(limiter.acquire("a"))).collect();
+    settle().await;
+    advance(stall).await;
+    for _ in 0..100 {
+        settle().await;
+    }
+    calls.iter().filter(|call| call.is_finished()).count()
+}
+
+/// A new key has stored ten permits, so eleven calls pass at once. The next one is due after 100 ms.
+#[tokio::test(start_paused = true)]
+async fn a_stall_of_the_process_stores_no_permits() {
+    let smooth = || Smooth::bursty(Quota::per_second(10)).queue(20);
+    let wide = window(1_000_000).queue(2_000);
+    let stall = 1_100 * MS;
+    assert_eq!(admitted_after(smooth(), 21, stall).await, 12);
+    assert_eq!(admitted_after((smooth(), wide.clone()), 21, stall).await, 12);
+    assert_eq!(admitted_after(Tiered::new((wide, smooth())), 21, stall).await, 12);
+}
+
+/// Tokio's timer is up to a millisecond late.
+#[tokio::test(start_paused = true)]
+async fn a_late_timer_does_not_lower_the_rate_of_calls_that_wait() {
+    let wide = || window(1_000_000).queue(900);
+    /// Makes as many calls as pass at once, and those of 200 ms.
+    async fn lasts_200_ms<A: StoredAlgorithm>(algorithm: A, calls: u64) {
+        let (limiter, start) = (build(algorithm), Instant::now());
+        let calls: Vec<_> = (0..calls).map(|_| tokio::spawn(limiter.acquire("a"))).collect();
+        for call in calls {
+            assert!(call.await.unwrap().unwrap().is_allowed());
+        }
+        let elapsed = start.elapsed();
+        assert!(elapsed >= 200 * MS && elapsed <= 202 * MS, "{elapsed:?} {limiter:?}");
+    }
+    for rate in [300, 3_000] {
+        let quota = Quota::per_second(rate).burst(1);
+        let (leaky, bucket) = (LeakyBucket::new(quota).queue(900), TokenBucket::new(quota).queue(900));
+        let calls = rate / 5 + 1;
+        lasts_200_ms((leaky.clone(), wide()), calls).await;
+        lasts_200_ms((wide(), bucket), calls).await;
+        lasts_200_ms(Tiered::new(leaky.clone()), calls).await;
+        lasts_200_ms(leaky.block_for(1_000 * MS).after(1_000), calls).await;
+    }
+    // A new key has stored 300 permits.
+    let smooth = || Smooth::bursty(Quota::per_second(300)).queue(900);
+    lasts_200_ms(smooth(), 361).await;
+    lasts_200_ms((smooth(), wide()), 361).await;
 }
 
 /// The queue of calls with priority is one of a process, and Redis does not know it.

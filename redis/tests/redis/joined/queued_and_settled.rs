@@ -71,6 +71,26 @@ async fn queued_requests_take_places_of_all_keys_together() {
 }
 
 #[tokio::test]
+async fn a_limit_that_admits_a_request_at_once_keeps_no_place_while_another_queues_it() {
+    let server = RedisServer::start();
+    let store = connect(&server).await;
+    let bucket = || LeakyBucket::new(Quota::per_hour(1)).queue(5);
+    let each = store.limiter("each", bucket()).max_queued(1).build().unwrap();
+    let all = limiter!(store, "all", bucket());
+    let layer = RateLimitLayer::with_limiter(from_fn(key_of), each.clone());
+    let app = app!(layer.and(RateLimitLayer::with_limiter(Global, all.clone())));
+    assert_eq!(status(&app, "a").await, 200);
+    let begins = Duration::from_millis(50);
+    let mut waiting = pin!(status(&app, "b"));
+    while all.peek(&StoreKey::Key(())).await.unwrap().reset_after() <= Duration::from_secs(3_600) {
+        assert!(timeout(begins, &mut waiting).await.is_err(), "it is queued");
+    }
+    assert!(timeout(begins, &mut waiting).await.is_err(), "it is queued");
+    let alone = each.acquire(&StoreKey::Key("a".to_owned()));
+    assert!(timeout(begins, alone).await.is_err(), "it finds a place");
+}
+
+#[tokio::test]
 async fn a_request_that_another_limit_denies_was_not_queued() {
     let server = RedisServer::start();
     let store = patient(&server).remember_denials(Duration::ZERO).connect().await.unwrap();
