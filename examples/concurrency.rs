@@ -16,6 +16,9 @@
 //! last, but anna had received more. At most three downloads of a caller wait, and another one gets a 429 at once. If
 //! you interrupt a download (Ctrl-C), the next one begins. Press Ctrl-C in the server's terminal: the server rejects
 //! waiting and new downloads (503), and ends when the downloads in progress have ended.
+//!
+//! The header is only for the demonstration, since a client can invent users: in an app, choose a key that a client
+//! cannot multiply, such as the user of a verified token.
 
 use std::convert::Infallible;
 use std::pin::Pin;

@@ -2,7 +2,7 @@
 //!
 //! Anna's plan is free: five requests at once, then one every twelve seconds. Bert pays: twenty at once. All other
 //! callers are limited by address: three at once. In addition, each route serves twelve requests a minute, for all
-//! callers together. Start the server:
+//! callers together, and each address may send sixty requests a minute, whoever sends them. Start the server:
 //!
 //! ```text
 //! cargo run --example per_user
@@ -26,14 +26,15 @@
 //! for i in $(seq 6); do ask -H 'Authorization: Bearer bert' http://127.0.0.1:3007/; done
 //! ```
 //!
-//! To see the header fields of both limits:
+//! To see the header fields of all three limits:
 //!
 //! ```text
 //! curl -i -H 'Authorization: Bearer anna' http://127.0.0.1:3007/items/1
 //! ```
 //!
-//! A caller with a wrong token is treated as anonymous, so guesses of tokens are limited, too. To set another address,
-//! run `cargo run --example per_user -- 127.0.0.1:8080`. Ctrl-C ends the server.
+//! A caller with a wrong token is treated as anonymous. A guess that is right would have a budget of its own, so the
+//! limit by address comes before the token is looked at: an address can try sixty tokens a minute. To set another
+//! address of the server, run `cargo run --example per_user -- 127.0.0.1:8080`. Ctrl-C ends the server.
 
 use std::net::SocketAddr;
 use std::process::ExitCode;
@@ -54,6 +55,8 @@ const ANONYMOUS: Quota = Quota::per_minute(3);
 const FREE: Quota = Quota::per_minute(5);
 const PAID: Quota = Quota::per_minute(20);
 const ROUTE: Quota = Quota::per_minute(12);
+/// Above all plans, because it also counts what the other limits reject.
+const EACH_ADDRESS: Quota = Quota::per_minute(60);
 
 #[derive(Clone, Copy)]
 struct User {
@@ -93,6 +96,7 @@ fn app() -> Router {
         })
         .name("plan");
     let routes = RateLimitLayer::new(Route::new(), TokenBucket::new(ROUTE)).name("route");
+    let addresses = RateLimitLayer::per_ip(EACH_ADDRESS).name("address");
 
     Router::new()
         .route("/", get(|user| async move { format!("hello, {}\n", name(user)) }))
@@ -105,6 +109,7 @@ fn app() -> Router {
         .layer(plans.and(routes))
         // The layer that is added last runs first.
         .layer(from_fn(sign_in))
+        .layer(addresses)
 }
 
 fn name(user: Option<Extension<User>>) -> &'static str {
@@ -130,8 +135,8 @@ async fn run() -> Result<(), String> {
         )
     })?;
     println!(
-        "anonymous {ANONYMOUS}, Anna {FREE}, Bert {PAID}, each route {ROUTE}, on http://{address}/ (Ctrl-C ends it). \
-         Try:"
+        "anonymous {ANONYMOUS}, Anna {FREE}, Bert {PAID}, each route {ROUTE}, each address {EACH_ADDRESS}, \
+         on http://{address}/ (Ctrl-C ends it). Try:"
     );
     println!("  curl -i http://{address}/");
     println!("  curl -i -H 'Authorization: Bearer anna' http://{address}/");
@@ -144,4 +149,31 @@ async fn run() -> Result<(), String> {
         })
         .await
         .map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::body::Body;
+    use axum::extract::ConnectInfo;
+    use tower::ServiceExt;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn an_address_cannot_guess_tokens_for_ever() {
+        let app = app();
+        let ask = async |last: u8, token: &str| {
+            let request = Request::builder().header(AUTHORIZATION, format!("Bearer {token}"));
+            let mut request = request.body(Body::empty()).expect("the token is a valid header value");
+            request.extensions_mut().insert(ConnectInfo(SocketAddr::from(([192, 0, 2, last], 5_000))));
+            let Ok(response) = app.clone().oneshot(request).await;
+            response.status().as_u16()
+        };
+        for guess in 0..60 {
+            let status = ask(1, &format!("guess-{guess}")).await;
+            assert_eq!(status, if guess < 3 { 200 } else { 429 }, "{guess}");
+        }
+        assert_eq!(ask(1, "anna").await, 429);
+        assert_eq!(ask(2, "anna").await, 200);
+    }
 }

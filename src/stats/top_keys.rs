@@ -13,6 +13,9 @@ use crate::sys::random::RandomState;
 /// The number of slices of a window.
 const SLICES: u64 = 60;
 
+/// The maximum number of bytes of a label that are kept.
+const MAX_LABEL: usize = 256;
+
 /// The keys that are denied most often.
 ///
 /// [`watch`](Self::watch) lists the keys that a layer denies, and [`record`](Self::record) counts a denial anywhere
@@ -54,8 +57,8 @@ const SLICES: u64 = 60;
 ///
 /// # Memory
 ///
-/// The list needs about 100 bytes for each of the `k` keys, and the bytes of the labels; with a window, sixty times as
-/// much. Each denial, and each reading, locks the list for a time that is at worst linear in `k`. A request that is
+/// The list needs about 100 bytes for each of the `k` keys, and the bytes of the labels, at most 256 of each; with a
+/// window, sixty times as much. Each denial, and each reading, locks the list for a time that is at worst linear in `k`. A request that is
 /// admitted does no work for the list.
 #[derive(Clone)]
 pub struct TopKeys {
@@ -87,7 +90,7 @@ struct Slices {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TopKey {
-    /// The label of the key, which stands for the key in the list.
+    /// The label of the key, which stands for the key in the list. At most 256 bytes long.
     pub label: String,
     /// The number of denials of the key. This count may be too high, but is never too low.
     pub denied: u64,
@@ -197,7 +200,8 @@ impl TopKeys {
     }
 
     /// Counts a denial of a key. The label of the key is the string that `label` returns. `label` is called only when
-    /// the key enters the list, with a [window](Self::window) that of a slice.
+    /// the key enters the list, with a [window](Self::window) that of a slice. Of a label longer than 256 bytes, only
+    /// the whole characters within the first 256 bytes are kept.
     ///
     /// The list shows the label as it is. So the label must not contain what readers of the list must not see, such as
     /// an API key.
@@ -212,7 +216,7 @@ impl TopKeys {
     fn count(&self, hash: u64, label: impl FnOnce() -> String) {
         if !self.locked(|slices| slices.newest.count_known(hash)) {
             // No lock is held here, because `label` may call a slow function that a user of the crate wrote.
-            let label = label();
+            let label = shortened(label());
             self.locked(|slices| slices.newest.count(hash, label, self.record.capacity));
         }
     }
@@ -256,6 +260,14 @@ impl TopKeys {
         keys.truncate(self.record.capacity);
         keys
     }
+}
+
+/// Returns the part of a label that is kept, without the memory of the rest.
+fn shortened(mut label: String) -> String {
+    let end = (0..=label.len().min(MAX_LABEL)).rfind(|end| label.is_char_boundary(*end)).unwrap_or(0);
+    label.truncate(end);
+    label.shrink_to(MAX_LABEL);
+    label
 }
 
 impl Slices {
@@ -472,5 +484,23 @@ mod tests {
         assert_eq!((labels, top.total()), (3, 6));
         top.clear();
         assert_eq!((top.list(), top.total()), (Vec::new(), 0));
+    }
+
+    #[test]
+    fn of_a_long_label_the_beginning_is_kept() {
+        let top = TopKeys::new();
+        let long = "€".repeat(1 << 20);
+        for label in
+            ["x".repeat(1 << 20), long.clone(), long, "y".repeat(256), String::with_capacity(1 << 20)]
+        {
+            top.record_as(&label.clone(), || label);
+        }
+        let list: Vec<_> = top.list().into_iter().map(|key| (key.label, key.denied)).collect();
+        // Its first 256 bytes end within a character of three bytes.
+        let beginning = "€".repeat(85);
+        let [x, y] = ["x", "y"].map(|label| label.repeat(256));
+        assert_eq!(list, [(beginning, 2), (String::new(), 1), (x, 1), (y, 1)]);
+        let slices = top.record.slices.lock().unwrap();
+        assert!(slices.newest.keys.iter().all(|(_, key)| key.label.capacity() <= 256));
     }
 }

@@ -251,7 +251,9 @@ async fn concurrent_calls_hold_no_more_permits_than_the_limit<M: MakePermits>(en
         });
     }
     calls.join_all().await;
-    assert_eq!(most.load(Ordering::SeqCst), LIMIT, "the most permits at a time");
+    // A slow limiter may give a permit only after another one was released.
+    let most = most.load(Ordering::SeqCst);
+    assert!(most <= LIMIT, "{most} permits at a time");
     has_free(&limiter, "a", LIMIT).await;
 }
 

@@ -15,6 +15,8 @@
 //! - `share_threshold` is an error.
 //! - A request with more than 100 descriptors, or with more than 100 entries in a descriptor, is answered with
 //!   `INVALID_ARGUMENT`, and counts nothing.
+//! - Without Redis, each limit keeps at most 100,000 keys, the default of `max_keys`. If more are in use, a new key
+//!   evicts another one, whose requests then count no more.
 //! - A descriptor in a request can have a limit of its own, an *override*. Each rate of an override has counts of its
 //!   own.
 //!

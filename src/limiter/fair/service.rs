@@ -15,7 +15,8 @@ const WEIGHT: u128 = 16;
 pub(super) struct Service {
     /// The virtual time. It never falls.
     served: u128,
-    /// The virtual time when calls began to wait, and the time of that.
+    /// The virtual time when calls began to wait, and the time of that. If the clock was set back, the time is the
+    /// earliest at which a call has ended since.
     began: (u128, Nanos),
     /// The largest service that any caller ever had.
     largest: u128,
@@ -28,6 +29,11 @@ impl Service {
     pub(super) fn begin(&mut self, now: Nanos) {
         self.served = self.largest;
         self.began = (self.served, now);
+    }
+
+    /// Returns when calls began to wait.
+    pub(super) fn began(&self) -> Nanos {
+        self.began.1
     }
 
     /// Returns the service with which a caller begins to wait.
@@ -59,6 +65,8 @@ impl Service {
     /// Returns the service of a caller after a call of `cost`, which was in progress from `since` to `now`. It counts
     /// from when calls began to wait.
     pub(super) fn charge(&mut self, service: u128, cost: u64, since: Nanos, now: Nanos) -> u128 {
+        // Otherwise calls would be free until a clock that was set back is where it was.
+        self.began.1 = self.began.1.min(now);
         let time = now.saturating_since(since.max(self.began.1));
         let charge = u128::from(cost) * u128::from(time);
         // A call that takes very long counts as two usual ones. Otherwise a single one would let all new callers wait

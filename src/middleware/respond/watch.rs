@@ -70,8 +70,8 @@ impl TopKeys {
     ///
     /// The list then shows the values of the keys, even if they are API keys or session ids: the hash of a token or a
     /// session only with [`keyed_by`](crate::key::Bearer::keyed_by), and the value of a [`Header`](crate::key::Header)
-    /// or a [`Query`](crate::key::Query) as the caller sent it. It also keeps them: up to their `max_len`, in each
-    /// slice of a [window](Self::window).
+    /// or a [`Query`](crate::key::Query) as the caller sent it. It also keeps them, in each slice of a
+    /// [window](Self::window), but at most 256 bytes of each.
     ///
     /// ```
     /// use std::time::Duration;

@@ -70,6 +70,7 @@ enum Fault {
     ChargesTwice,
     ChargesOnlyOne,
     WaitsTooShort,
+    RoundsWaits,
 }
 
 #[derive(Clone, Copy)]
@@ -95,6 +96,7 @@ async fn each_fault_of_a_limiter_is_found() {
         (Fault::ChargesTwice, "remaining_counts_down"),
         (Fault::ChargesOnlyOne, "a_cost_is_charged_all_or_none"),
         (Fault::WaitsTooShort, "a_bucket_admits_waiting_calls_at_its_rate"),
+        (Fault::RoundsWaits, "retry_after_of_a_token_bucket_is_true"),
     ] {
         let report = Contract::new(MakeBroken(fault)).run().await;
         let found = report.failed().iter().any(|(name, _)| *name == case);
@@ -183,6 +185,15 @@ impl<A: Algorithm> TestedLimiter for Broken<A> {
                         let _ = one.await?;
                     }
                     Ok(decision)
+                })
+            }
+            // It counts the time in tenths of a second.
+            Fault::RoundsWaits => {
+                let check = limiter.check(&key, attempt(cost));
+                Box::pin(async {
+                    let decision = check.await?;
+                    let wait = decision.retry_after().map(|wait| wait.as_millis().div_ceil(100) as u64);
+                    Ok(decision.with_retry_after(wait.map(|tenths| tenths * 100_000_000)))
                 })
             }
             Fault::ReadsAndThenWrites => {

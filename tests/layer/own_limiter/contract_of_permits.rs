@@ -6,8 +6,10 @@ use std::mem;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
-use tokio::sync::oneshot;
+use tokio::sync::{Mutex, oneshot};
+use tokio::time::sleep;
 use tower_throttle::RateLimiter;
 use tower_throttle::algorithm::{AlgorithmInfo, Concurrency};
 use tower_throttle::error::BoxError;
@@ -55,17 +57,20 @@ enum Fault {
     KeepsThePermitsOfDroppedWaits,
     KeepsThePermitsOfLateDrops,
     NeverCloses,
+    /// Not a fault: it makes one decision after another, and each takes 5 ms.
+    IsSlow,
 }
 
 #[derive(Clone, Copy)]
 struct MakeBroken(Fault);
 
 #[derive(Clone)]
-struct Broken(RateLimiter<Concurrency>, Fault);
+struct Broken(RateLimiter<Concurrency>, Fault, Arc<Mutex<()>>);
 
 #[tokio::test(start_paused = true)]
 async fn each_fault_of_a_limiter_of_the_calls_in_progress_is_found() {
     Contract::of_permits(MakeBroken(Fault::None)).run().await.assert_passed();
+    Contract::of_permits(MakeBroken(Fault::IsSlow)).run().await.assert_passed();
     for (fault, case) in [
         (Fault::HoldsNothing, "a_key_has_as_many_permits_as_the_limit"),
         (Fault::NeverReleases, "a_released_permit_can_be_taken_again"),
@@ -88,7 +93,7 @@ impl MakePermits for MakeBroken {
     type Limiter = Broken;
 
     fn make(&self, _: &str, limit: u64) -> Result<Broken, BoxError> {
-        Ok(Broken(RateLimiter::new(Concurrency::per_key(limit)), self.0))
+        Ok(Broken(RateLimiter::new(Concurrency::per_key(limit)), self.0, Arc::default()))
     }
 }
 
@@ -138,6 +143,18 @@ impl<K: MemoryKey + ?Sized> LimiterFor<K> for Broken {
             _ => LimiterFor::<K>::acquire(&self.0, key, attempt),
         };
         match acquired {
+            _ if fault == Fault::IsSlow => {
+                let turn = Arc::clone(&self.2);
+                Acquired::Pending(Box::pin(async move {
+                    let decided = match acquired {
+                        Acquired::Ready(decision, reservation) => Decided::new(decision, reservation),
+                        Acquired::Pending(wait) => wait.await?,
+                    };
+                    let _turn = turn.lock().await;
+                    sleep(Duration::from_millis(5)).await;
+                    Ok(decided)
+                }))
+            }
             Acquired::Ready(decision, reservation) => {
                 Acquired::Ready(decision, Self::held(fault, cost, reservation))
             }

@@ -279,6 +279,33 @@ fn a_call_waits_no_longer_than_its_maximum_wait() {
     is_unused(&limiter);
 }
 
+/// Calls began to wait at a reading that the clock reaches again only after 1,000 s.
+#[test]
+fn a_clock_that_is_set_back_starves_no_caller() {
+    let (limiter, clock) = fair(Concurrency::per_key(1).total(1));
+    clock.set(SECOND * 1_000);
+    let first = taken(&limiter, "first");
+    let mut waiting: Vec<_> = (0..100).map(|nth| (nth % 2, queued(&limiter, ["a", "b"][nth % 2]))).collect();
+    let mut next = |permit: Permit| {
+        drop(permit);
+        let at = waiting.iter().position(|(_, call)| call.is_woken()).expect("one is admitted");
+        let (caller, mut call) = waiting.remove(at);
+        (caller, admitted(&mut call))
+    };
+    let (_, permit) = next(first);
+    clock.advance(SECOND);
+    let (_, mut permit) = next(permit);
+    clock.set(Duration::ZERO);
+    let mut got = [0; 2];
+    for _ in 0..8 {
+        clock.advance(SECOND);
+        let caller;
+        (caller, permit) = next(permit);
+        got[caller] += 1;
+    }
+    assert!(got.iter().all(|calls| *calls >= 3), "{got:?}");
+}
+
 /// A waker that makes calls of all kinds when it is woken and when it is dropped, and counts how often.
 struct Uses(FairLimiter, Arc<AtomicU64>);
 

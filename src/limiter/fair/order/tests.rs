@@ -20,6 +20,7 @@ enum Fault {
     TagsSurviveACrowd,
     ChargeFromOwnService,
     ChargeFromAdmission,
+    FreeAfterAStepBack,
     PlainAverage,
     NoTimeIsAverage,
     PassesWithoutAMark,
@@ -37,7 +38,7 @@ enum Fault {
     CallAboveTheTotalWaits,
 }
 
-const FAULTS: [Fault; 24] = [
+const FAULTS: [Fault; 25] = [
     Fault::TiesByArrival,
     Fault::NoService,
     Fault::NoStartAtU,
@@ -47,6 +48,7 @@ const FAULTS: [Fault; 24] = [
     Fault::TagsSurviveACrowd,
     Fault::ChargeFromOwnService,
     Fault::ChargeFromAdmission,
+    Fault::FreeAfterAStepBack,
     Fault::PlainAverage,
     Fault::NoTimeIsAverage,
     Fault::PassesWithoutAMark,
@@ -331,6 +333,9 @@ impl Model {
     fn end(&mut self, progress: Progress, now: Nanos) {
         let Progress { caller: id, cost, since } = progress;
         if !self.waiting.is_empty() {
+            if !self.has(Fault::FreeAfterAStepBack) {
+                self.began.1 = self.began.1.min(now);
+            }
             let since = if self.has(Fault::ChargeFromAdmission) { since } else { since.max(self.began.1) };
             let charge = u128::from(cost) * u128::from(now.saturating_since(since));
             let floor = if self.has(Fault::ChargeFromOwnService) { 0 } else { self.began.0 };
