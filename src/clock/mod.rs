@@ -44,11 +44,9 @@ mod manual;
 
 use std::fmt;
 use std::future::Future;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
-use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use pin_project_lite::pin_project;
@@ -130,15 +128,6 @@ impl AnyClock {
         match &self.0 {
             Kind::Tokio(clock) => clock.now(),
             Kind::Other(clock) => clock.now(),
-        }
-    }
-
-    /// Returns the time now, or the panic of the clock, for what must be done even without the time.
-    #[inline]
-    pub(crate) fn try_now(&self) -> thread::Result<Nanos> {
-        match &self.0 {
-            Kind::Tokio(clock) => Ok(clock.now()),
-            Kind::Other(clock) => catch_unwind(AssertUnwindSafe(|| clock.now())),
         }
     }
 

@@ -35,7 +35,7 @@ use crate::algorithm::{Algorithm, Usage, limit_of_new_key};
 use crate::clock::{AnyClock, Nanos};
 use crate::decision::Decision;
 use crate::sys::lock::SpinGuard;
-use crate::sys::wakers::{Wakers, resume};
+use crate::sys::wakers::Wakers;
 
 /// The approximate average number of keys in a shard of a full key table, for tables of 96,000 to 1.5 million keys. The
 /// shards of a smaller table have fewer keys: see [`shard_count`]. A shard of about this size has 2,048 slots. So a
@@ -167,8 +167,7 @@ impl<'a, A: Algorithm> Locked<'a, A> {
     }
 
     /// Runs `change` on the key, for changes that affect only a key with charged units. Returns `None`, and does not
-    /// run `change`, if the key is not in the table. If the clock panics, `change` runs at the latest reading that the
-    /// key has observed, since a call that ends must leave.
+    /// run `change`, if the key is not in the table.
     pub(super) fn with_known<R>(
         self,
         tier: Option<&A>,
@@ -177,15 +176,8 @@ impl<'a, A: Algorithm> Locked<'a, A> {
         let mut wake = Wakers::default();
         // The guard is dropped before `wake`.
         let Self { shared, mut shard, id, read } = self;
-        let read = read.map_or_else(|| shared.clock.try_now(), Ok);
-        let now = match &read {
-            Ok(now) => *now,
-            Err(_) => shard.last_update(id),
-        };
-        let changed = shard.with_known(id, &mut Access { shared, tier, now, wake: &mut wake }, change);
-        drop(shard);
-        resume(read.err());
-        changed
+        let now = read.unwrap_or_else(|| shared.clock.now());
+        shard.with_known(id, &mut Access { shared, tier, now, wake: &mut wake }, change)
     }
 
     /// Runs `look` on the key. A new key gets a temporary state, which is not kept, so `look` must not charge anything.
@@ -266,11 +258,6 @@ impl<A: Algorithm> Shard<A> {
         }
         let now = if now < algorithm.last_update(state) { clock.now() } else { now };
         Some((algorithm, state, now))
-    }
-
-    /// Returns the latest clock reading that a key has observed, or zero if the key has no place in the shard.
-    fn last_update(&self, id: Fingerprint) -> Nanos {
-        self.slots.get(id).map_or(Nanos::ZERO, |state| self.config.algorithm.last_update(state))
     }
 
     /// Runs `change` on a key of the shard. Returns `None` if the key has no place in it.

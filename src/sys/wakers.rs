@@ -1,6 +1,5 @@
 //! The wakers of queued calls. All of them are woken, even if one of them panics, once no lock is held.
 
-use std::any::Any;
 use std::ops::{Deref, DerefMut};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::task::Waker;
@@ -51,12 +50,7 @@ pub(crate) fn wake_all(wakers: impl IntoIterator<Item = Waker>) {
             first.get_or_insert(panic);
         }
     }
-    resume(first);
-}
-
-/// Resumes a panic that was caught, unless the thread is already panicking.
-pub(crate) fn resume(panic: Option<Box<dyn Any + Send>>) {
-    if let Some(panic) = panic
+    if let Some(panic) = first
         && !thread::panicking()
     {
         resume_unwind(panic);

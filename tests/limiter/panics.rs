@@ -1,6 +1,5 @@
-//! If an algorithm, a waker or a clock panics once, no other call is affected.
+//! If an algorithm or a waker panics once, no other call is affected.
 
-use std::any::Any;
 use std::cell::Cell;
 use std::convert::Infallible;
 use std::future::Future;
@@ -16,12 +15,10 @@ use tower::{Layer, Service, service_fn};
 use tower_throttle::algorithm::*;
 use tower_throttle::clock::{Clock, ManualClock, Nanos};
 use tower_throttle::key::{PeerIp, from_fn};
-use tower_throttle::limiter::{
-    Acquire, AcquirePermit, Acquired, Attempt, Denied, FairLimiter, LimiterFor, Permit, QueuedAcquire,
-};
+use tower_throttle::limiter::{Acquire, AcquirePermit, Acquired, Attempt, LimiterFor, QueuedAcquire};
 use tower_throttle::{ErrorResponder, Quota, RateLimitLayer, RateLimiter};
 
-use crate::support::{OwnAlgorithm, PolledByHand, limiter};
+use crate::support::{OwnAlgorithm, limiter};
 
 #[derive(Default)]
 struct Count(AtomicUsize);
@@ -509,69 +506,4 @@ fn a_joint_call_charges_nothing_if_its_tier_panics_when_it_is_cloned() {
         called.is_ok()
     };
     assert!((0..100).any(ends), "each copy panics once, until no copy is left");
-}
-
-/// A clock that panics while it is broken.
-#[derive(Clone, Debug)]
-struct FragileClock(ManualClock, Arc<AtomicBool>);
-
-impl Clock for FragileClock {
-    fn now(&self) -> Nanos {
-        assert!(!self.1.load(Ordering::SeqCst), "a clock that panics");
-        self.0.now()
-    }
-
-    fn sleep_until(&self, deadline: Nanos) -> Pin<Box<dyn Future<Output = ()> + Send>> {
-        self.0.sleep_until(deadline)
-    }
-}
-
-/// The calls that `acquire` makes share one permit, and leave one after another while the clock is broken.
-fn all_leave<F: Future<Output = Result<Permit, Denied>>>(clock: &FragileClock, acquire: impl Fn() -> F) {
-    let is_broken = |value| clock.1.store(value, Ordering::SeqCst);
-    let leaves = |call: &mut dyn FnMut()| {
-        is_broken(true);
-        let panic = catch_unwind(AssertUnwindSafe(call)).unwrap_err();
-        is_broken(false);
-        assert_eq!(panic.downcast_ref(), Some(&"a clock that panics"), "the panic goes on");
-    };
-    let mut calls: Vec<_> = (0..5).map(|_| PolledByHand::new(acquire())).collect();
-    let is_ready: Vec<_> = calls.iter_mut().map(PolledByHand::poll).collect();
-    assert_eq!(is_ready, [true, false, false, false, false]);
-    leaves(&mut || drop(calls[0].output.take()));
-    assert!(calls[1].run(), "the permit was released");
-    leaves(&mut || calls[2].abandon());
-    leaves(&mut || drop(calls[1].output.take()));
-    assert!(calls[3].is_woken(), "the cancelled call has left the queue");
-    leaves(&mut || calls[3].abandon());
-    assert!(calls[4].run(), "the permit of the cancelled call was released");
-    let mut next = PolledByHand::new(acquire());
-    assert!(!next.poll());
-    // If something else panics as well, the process does not end.
-    let panic = catch_unwind(AssertUnwindSafe(|| {
-        let _held: Box<dyn Any> = Box::new(calls[4].output.take());
-        is_broken(true);
-        panic!("a handler that panics");
-    }));
-    is_broken(false);
-    assert_eq!(panic.unwrap_err().downcast_ref(), Some(&"a handler that panics"));
-    assert!(next.run(), "the permit was released");
-}
-
-#[test]
-fn a_call_of_a_shared_total_leaves_though_the_clock_panics() {
-    let clock = FragileClock(ManualClock::new(), Arc::default());
-    let fair = FairLimiter::builder(Concurrency::per_key(1).total(1)).clock(clock.clone()).build();
-    all_leave(&clock, || fair.acquire_permit("key"));
-}
-
-#[test]
-fn a_call_leaves_though_the_clock_panics() {
-    let clock = FragileClock(ManualClock::new(), Arc::default());
-    let limit = Concurrency::per_key(1).queue(9);
-    let both = (TokenBucket::new(Quota::per_hour(9)).queue(9), limit.clone());
-    let plain = RateLimiter::builder(limit).clock(clock.clone()).build();
-    all_leave(&clock, || plain.acquire_permit("key"));
-    let both = RateLimiter::builder(both).clock(clock.clone()).build();
-    all_leave(&clock, || both.acquire_permit("key"));
 }

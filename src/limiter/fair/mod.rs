@@ -33,7 +33,7 @@ use crate::observe::Recurrence;
 use crate::stats::{CallCounts, CallOutcome, LimiterStats, StoreStats, UnitStats};
 use crate::sys::lock::atomic::{AtomicU64, Ordering};
 use crate::sys::lock::{PoisonError, RwLock, SpinLock};
-use crate::sys::wakers::{Wakers, resume};
+use crate::sys::wakers::Wakers;
 
 /// A limiter that shares one total fairly.
 ///
@@ -661,28 +661,22 @@ impl Core {
 
     /// Removes a call whose future is dropped.
     fn cancel(&self, waiter: usize) {
-        drop(self.leave(|order, now, wake| order.cancel(waiter, now, wake)));
+        let mut wake = Wakers::default();
+        let mut queues = self.queues.lock();
+        // The call may wait no longer, and others may wait.
+        let now = self.now(&queues.order);
+        let spare = queues.order.cancel(waiter, now, &mut wake);
+        drop(queues);
+        drop(spare);
         self.calls.add(CallOutcome::Cancelled);
     }
 
     /// Ends a call in progress.
     fn end(&self, held: Held) {
-        self.leave(|order, now, wake| order.end(held, now, wake));
-    }
-
-    /// Lets a call leave by `leave`, even if the clock panics. The time is then the one at which calls began to wait,
-    /// so the call is charged nothing.
-    #[inline]
-    fn leave<R>(&self, leave: impl FnOnce(&mut Order<Waker>, Nanos, &mut Wakers) -> R) -> R {
         let mut wake = Wakers::default();
         let mut queues = self.queues.lock();
-        let order = &mut queues.order;
-        let now = if order.waiting() > 0 { self.clock.try_now() } else { Ok(Nanos::ZERO) };
-        let at = *now.as_ref().unwrap_or(&order.began());
-        let left = leave(order, at, &mut wake);
-        drop(queues);
-        resume(now.err());
-        left
+        let now = self.now(&queues.order);
+        queues.order.end(held, now, &mut wake);
     }
 
     fn replace(&self, limits: Limits, wake: &mut Wakers) {

@@ -166,11 +166,6 @@ impl<W> Order<W> {
         self.waiting
     }
 
-    /// Returns when calls began to wait.
-    pub(super) fn began(&self) -> Nanos {
-        self.service.began()
-    }
-
     /// Returns the number of callers that hold, wait or are remembered.
     pub(super) fn len(&self) -> usize {
         self.known.len()

@@ -31,11 +31,6 @@ impl Service {
         self.began = (self.served, now);
     }
 
-    /// Returns when calls began to wait.
-    pub(super) fn began(&self) -> Nanos {
-        self.began.1
-    }
-
     /// Returns the service with which a caller begins to wait.
     pub(super) fn first(&self, held: u64, service: u128) -> u128 {
         let ahead = if held == 0 { self.usual } else { 0 };
