@@ -316,8 +316,8 @@ impl RedisStoreBuilder {
         master: &str,
         like: &::redis::Client,
     ) -> Self {
-        let like = like.get_connection_info().clone();
-        let sentinels = Sentinels::new(sentinels.into_iter().collect(), master, like);
+        let infos = sentinels.into_iter().map(|client| client.get_connection_info().clone());
+        let sentinels = Sentinels::new(infos.collect(), master, like.get_connection_info().clone());
         Self::with(sentinels.map(Servers::master))
     }
 
