@@ -585,7 +585,7 @@ impl Connected {
         let settings = client.get_connection_info().redis_settings();
         let made = MultiplexedConnection::new_with_config(settings, stream, config.clone()).await;
         let (connection, driver) = made.map_err(|error| match refusal.get() {
-            Some(line) if error.is_io_error() || error.is_unrecoverable_error() => {
+            Some(line) if is_refused(&error, line) => {
                 (ErrorKind::Io, "the server refused the connection", line.clone()).into()
             }
             _ => error,
@@ -728,6 +728,15 @@ where
             keep_refusal(&mut self.refusal, &unread[..length]);
         }
     }
+}
+
+/// Returns whether an attempt has failed because the server has refused the connection by `line`. If the first command
+/// is `AUTH`, the line may be the reply to it instead.
+fn is_refused(error: &::redis::RedisError, line: &str) -> bool {
+    if error.kind() == ErrorKind::AuthenticationFailed {
+        return line.contains("max number of clients") || line.starts_with("DENIED");
+    }
+    error.is_io_error() || error.is_unrecoverable_error()
 }
 
 /// Keeps the first bytes that were received, if they are one line with an error.
