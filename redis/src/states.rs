@@ -14,7 +14,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::error::{RedisError, RedisErrorKind};
-use super::frame::{Frame, newer_version, shown, unit_of};
+use super::frame::{self, Frame, newer_version, shown, unit_of};
 use super::script::{Packed, Script, ScriptPart, TimeSource, pack};
 use super::wait::is_in_time;
 use tower_throttle::Decision;
@@ -26,9 +26,6 @@ use tower_throttle::store_support::{charge_available, is_barred};
 /// The maximum number of states of other quotas. If there are more, those whose time `until` is earliest are dropped at
 /// once.
 const MAX_OTHERS: usize = 3;
-/// The advice on a value that a later release has written.
-const NEWER: &str = "a newer release of tower-throttle-redis has written the value of the key, which stays as it \
-                     is: update this process as well, or set a `prefix`";
 const DROPS_OLDEST: &str = "in Redis, no call that waits is dropped for a new one, since other processes do not know \
                             which calls wait: remove `.overflow(..)`, or keep the limit in memory";
 
@@ -595,11 +592,7 @@ fn others<A: StoredAlgorithm>(
 
 /// Returns the error of a value that is not one of this limiter.
 fn foreign(value: &[u8]) -> RedisError {
-    match newer_version(value) {
-        Some(version) => RedisError::new(RedisErrorKind::Foreign, format!("the value has version {version}"))
-            .with_advice(Some(NEWER)),
-        None => RedisError::new(RedisErrorKind::Foreign, format!("the value is {}", shown(value))),
-    }
+    frame::foreign(newer_version(value), || format!("the value is {}", shown(value)))
 }
 
 #[cfg(test)]

@@ -10,8 +10,8 @@
 use std::collections::BTreeMap;
 
 use crate::connection::Command;
-use crate::error::{RedisError, RedisErrorKind};
-use crate::frame::shown;
+use crate::error::RedisError;
+use crate::frame::{foreign, newer_version_in_hash, shown};
 use crate::link::{Answer, Route};
 use crate::script::{Script, TimeSource};
 use tower_throttle::Decision;
@@ -251,15 +251,15 @@ impl LeaseScript {
         ask: &Ask,
     ) -> Result<Option<(u64, Touched)>, RedisError> {
         let add = |command: &mut Command, _: &mut _| self.add_arguments(command, name, ask);
-        let (found, now, reply) = match route.eval(&self.script, &[key], not_after, add).await? {
+        let (found, newer, reply) = match route.eval(&self.script, &[key], not_after, add).await? {
             Answer::Late => return Ok(None),
-            Answer::Done(now, reply) => (Found::parse(&reply), now, reply),
-            Answer::Other(now, reply) => (None, now, reply),
+            Answer::Done(now, reply) => (Found::parse(&reply).map(|found| (now, found)), None, reply),
+            Answer::Other(_, reply) => (None, newer_version_in_hash(&reply, &self.prefix), reply),
         };
-        let Some(found) = found else {
+        let Some((now, found)) = found else {
             let shown = shown(&reply);
-            let detail = format!("the value is {shown}, not that of a limiter with leases and this quota");
-            return Err(RedisError::new(RedisErrorKind::Foreign, detail));
+            let detail = || format!("the value is {shown}, not that of a limiter with leases and this quota");
+            return Err(foreign(newer, detail));
         };
         // The script has made the same changes on the server.
         let touched = self.bucket.touch(&found, now.0 / 1_000, ask);

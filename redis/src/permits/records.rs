@@ -15,7 +15,7 @@ use tokio::sync::{oneshot, watch};
 
 use crate::connection::Command;
 use crate::error::{RedisError, RedisErrorKind};
-use crate::frame::shown;
+use crate::frame::{foreign, newer_version_in_hash, shown};
 use crate::link::{Answer, Link, Route};
 use crate::script::{Script, TimeSource};
 use crate::served::{Batches, Deadlines, Served, Step};
@@ -346,14 +346,14 @@ impl PermitScript {
         not_after: Nanos,
     ) -> Result<Option<Outcome>, RedisError> {
         let add = |command: &mut Command, _: &mut _| self.arguments.add_to(command, &trip.operations);
-        let (outcome, reply) = match route.eval(&self.script, &[key], not_after, add).await? {
+        let (outcome, newer, reply) = match route.eval(&self.script, &[key], not_after, add).await? {
             Answer::Late => return Ok(None),
-            Answer::Done(now, reply) => (Outcome::parse(&reply, now.0 / 1_000), reply),
-            Answer::Other(_, reply) => (None, reply),
+            Answer::Done(now, reply) => (Outcome::parse(&reply, now.0 / 1_000), None, reply),
+            Answer::Other(_, reply) => (None, newer_version_in_hash(&reply, PREFIX), reply),
         };
         let Some(outcome) = outcome else {
-            let detail = format!("the value is {}, not the permits of a limiter", shown(&reply));
-            return Err(RedisError::new(RedisErrorKind::Foreign, detail));
+            let shown = shown(&reply);
+            return Err(foreign(newer, || format!("the value is {shown}, not the permits of a limiter")));
         };
         if outcome.has_changed {
             route.link.wrote();
