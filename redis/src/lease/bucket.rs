@@ -253,7 +253,9 @@ impl LeaseScript {
         let add = |command: &mut Command, _: &mut _| self.add_arguments(command, name, ask);
         let (found, newer, reply) = match route.eval(&self.script, &[key], not_after, add).await? {
             Answer::Late => return Ok(None),
-            Answer::Done(now, reply) => (Found::parse(&reply).map(|found| (now, found)), None, reply),
+            Answer::Done(now, reply) => {
+                (Found::parse(&reply, &self.bucket).map(|found| (now, found)), None, reply)
+            }
             Answer::Other(_, reply) => (None, newer_version_in_hash(&reply, &self.prefix), reply),
         };
         let Some((now, found)) = found else {
@@ -283,13 +285,16 @@ impl LeaseScript {
 }
 
 impl Found {
-    /// Parses the reply of the script.
-    fn parse(reply: &[u8]) -> Option<Self> {
+    /// Parses the reply of the script, if the level is one of `bucket`.
+    fn parse(reply: &[u8], bucket: &Bucket) -> Option<Self> {
         let mut numbers = std::str::from_utf8(reply).ok()?.split(' ').map(str::parse::<u64>);
         let mut next = || numbers.next()?.ok();
         let level = Level { missing: next()?, last: next()?, leased: next()? };
         let found = Self { level, own: next()?, expired: next()? };
-        numbers.next().is_none().then_some(found)
+        let in_leases = level.leased.checked_mul(bucket.unit)?;
+        let is_level = level.missing <= bucket.full && level.last <= 1 << 53 && in_leases <= level.missing;
+        found.own.checked_add(found.expired)?;
+        (is_level && numbers.next().is_none()).then_some(found)
     }
 }
 

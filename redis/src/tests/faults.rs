@@ -180,6 +180,30 @@ async fn replies_that_no_script_makes_are_errors() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_level_with_leases_that_no_bucket_has_is_foreign() {
+    let max = u64::MAX;
+    for level in [
+        "11000000 0 0 0 0".to_owned(),
+        format!("{max} 0 0 0 0"),
+        format!("0 {max} 0 0 0"),
+        "0 0 1 0 0".to_owned(),
+        format!("10 0 {max} 0 0"),
+        format!("0 0 0 {max} {max}"),
+    ] {
+        let server = Staged::new();
+        let limiter = swaps(&server)
+            .limiter("api", TokenBucket::new(Quota::per_minute(60).burst(10)))
+            .lease(5)
+            .build()
+            .unwrap();
+        let reply = [b"D", &1_700_000_000e6_f64.to_le_bytes()[..], level.as_bytes()].concat();
+        server.set(Mode::Answer(Reply::Text(reply)));
+        let error = limiter.check("a").await.unwrap_err();
+        assert_eq!(error.kind(), RedisErrorKind::Foreign, "{level}: {error}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn values_of_others_are_errors_and_stay_as_they_are() {
     let server = Staged::new();
     let limiter = limiter(&swaps(&server), FixedWindow::new(Quota::per_hour(5)));
