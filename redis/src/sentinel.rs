@@ -200,7 +200,11 @@ impl Sentinels {
         let mut tried = 0;
         let mut connected = None::<(Nanos, C)>;
         let mut answers = Vec::new();
-        let mut unknown = None;
+        let mut unknown = Vec::new();
+        // If most sentinels know no master of the name, what was said before does not count.
+        let is_known = |answers: &[Master], unknown: &[RedisError]| {
+            !answers.is_empty() || 2 * unknown.len() <= self.0.sentinels.len()
+        };
         let mut unanswered = Vec::new();
         let mut failed = None;
         let mut panicked = None;
@@ -214,8 +218,7 @@ impl Sentinels {
                 connected = None;
             }
             let next = match &connected {
-                // If the sentinels know no master of the name, what they have said before does not count.
-                Some((since, _)) if !answers.is_empty() || unknown.is_none() => {
+                Some((since, _)) if is_known(&answers, &unknown) => {
                     let grace = if expected == 0 { Duration::ZERO } else { GRACE };
                     let end = since.saturating_add(Nanos::from(grace).0);
                     timeout(self.0.until(end), steps.join_next()).await.unwrap_or(None)
@@ -227,7 +230,7 @@ impl Sentinels {
                     expected -= usize::from(is_expected);
                     match answer {
                         Ok(master) => answers.push(master),
-                        Err(NoMaster::Unknown(error)) => unknown = Some(error),
+                        Err(NoMaster::Unknown(error)) => unknown.push(error),
                         Err(NoMaster::Failed(error)) => unanswered.push(error),
                     }
                 }
@@ -252,9 +255,9 @@ impl Sentinels {
         }
         steps.detach_all();
         match connected {
-            Some((_, connection)) if !answers.is_empty() || unknown.is_none() => Ok((tried, connection)),
+            Some((_, connection)) if is_known(&answers, &unknown) => Ok((tried, connection)),
             // The user can correct a wrong name, so this error is returned rather than another.
-            _ => Err(match (unknown, failed) {
+            _ => Err(match (unknown.pop(), failed) {
                 (Some(unknown), _) => unknown,
                 (None, Some(failed)) if !answers.is_empty() => failed,
                 (None, failed) => panicked.unwrap_or_else(|| no_answer(&unanswered, failed)),
