@@ -483,8 +483,15 @@ async fn connect_to_master(
     config: AsyncConnectionConfig,
     limit: Duration,
 ) -> Result<Connected, RedisError> {
-    let mut connected = Connected::open(&server, url::FROM_SENTINEL, limit, &config).await?;
-    let role = in_time(limit, connected.role()).await;
+    let address = server.get_connection_info().addr();
+    let name = url::name(address, url::FROM_SENTINEL);
+    let opened = in_time(limit, async {
+        let mut connected = Connected::open_within(&server, name.as_str().into(), &config).await?;
+        let role = connected.role().await;
+        Ok((connected, role))
+    });
+    let opened = opened.await.map_err(|error| url::unconnected(convert(&error), address, &name));
+    let (connected, role) = opened?;
     match role.map_err(|error| convert(&error).at(&connected.name))? {
         Some(role) if role == "master" => Ok(connected),
         role => {

@@ -496,6 +496,21 @@ async fn a_sentinel_that_has_forgotten_the_master_does_not_outvote_those_that_ar
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_to_a_master_takes_no_longer_than_the_connect_timeout() {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.address()).await;
+    let sentinel = FakeSentinel::start(0, &server).await;
+    sentinel.name_port(0, proxy.port());
+    // Both the sign-in and the question for the role take a second.
+    proxy.set(Fault::DelayReplies(1_000 * MS));
+    let builder = RedisStore::sentinel([sentinel.url()], "mymaster").connect_timeout(1_500 * MS);
+    let start = Instant::now();
+    let error = builder.connect().await.unwrap_err();
+    assert!(error.to_string().contains("no connection within the `connect_timeout`"), "{error}");
+    assert!(start.elapsed() < 1_900 * MS, "{:?}", start.elapsed());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sentinels_are_asked_once_a_second_on_one_connection_and_not_while_idle() {
     let server = RedisServer::start();
     let sentinel = FakeSentinel::start(0, &server).await;
