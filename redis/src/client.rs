@@ -483,8 +483,15 @@ async fn connect_to_master(
     config: AsyncConnectionConfig,
     limit: Duration,
 ) -> Result<Connected, RedisError> {
-    let mut connected = Connected::open(&server, url::FROM_SENTINEL, limit, &config).await?;
-    let role = in_time(limit, connected.role()).await;
+    let address = server.get_connection_info().addr();
+    let name = url::name(address, url::FROM_SENTINEL);
+    let opened = in_time(limit, async {
+        let mut connected = Connected::open_within(&server, name.as_str().into(), &config).await?;
+        let role = connected.role().await;
+        Ok((connected, role))
+    });
+    let opened = opened.await.map_err(|error| url::unconnected(convert(&error), address, &name));
+    let (connected, role) = opened?;
     match role.map_err(|error| convert(&error).at(&connected.name))? {
         Some(role) if role == "master" => Ok(connected),
         role => {
@@ -585,7 +592,7 @@ impl Connected {
         let settings = client.get_connection_info().redis_settings();
         let made = MultiplexedConnection::new_with_config(settings, stream, config.clone()).await;
         let (connection, driver) = made.map_err(|error| match refusal.get() {
-            Some(line) if error.is_io_error() || error.is_unrecoverable_error() => {
+            Some(line) if is_refused(&error, line) => {
                 (ErrorKind::Io, "the server refused the connection", line.clone()).into()
             }
             _ => error,
@@ -728,6 +735,15 @@ where
             keep_refusal(&mut self.refusal, &unread[..length]);
         }
     }
+}
+
+/// Returns whether an attempt has failed because the server has refused the connection by `line`. If the first command
+/// is `AUTH`, the line may be the reply to it instead.
+fn is_refused(error: &::redis::RedisError, line: &str) -> bool {
+    if error.kind() == ErrorKind::AuthenticationFailed {
+        return line.contains("max number of clients") || line.starts_with("DENIED");
+    }
+    error.is_io_error() || error.is_unrecoverable_error()
 }
 
 /// Keeps the first bytes that were received, if they are one line with an error.

@@ -105,6 +105,7 @@ impl RedisError {
 
     /// Converts the text of an error reply of the server, such as `OOM command not allowed`.
     pub(crate) fn from_reply(text: &str) -> Self {
+        let text = without_arguments(text);
         let mut words = text.split(' ');
         let code = words.next().and_then(RedisErrorKind::of_code);
         // Before Redis 7, the error of a command in a script is inside the text of another error: `ERR Error running
@@ -234,10 +235,17 @@ impl fmt::Display for RedisError {
 
 impl Error for RedisError {}
 
+/// Returns an error text of the server without the arguments of a command that the server does not know, which may
+/// contain a password, or keys of callers.
+fn without_arguments(text: &str) -> &str {
+    text.split_once(", with args beginning with").map_or(text, |(before, _)| before)
+}
+
 /// Converts an error of the `redis` crate.
 pub(super) fn convert(error: &::redis::RedisError) -> RedisError {
     // The crate adds the name of its own kind to some texts, such as `no connection - Io: within 250ms`.
     let text = error.to_string().replacen(&format!(" - {:?}", error.kind()), "", 1);
+    let text = without_arguments(&text);
     match error.kind() {
         ErrorKind::AuthenticationFailed => RedisError::new(RedisErrorKind::Auth, text),
         ErrorKind::InvalidClientConfig | ErrorKind::MasterNameNotFoundBySentinel => {
@@ -344,7 +352,17 @@ mod tests {
         ] {
             let error = RedisError::from_reply(text);
             assert_eq!(error.kind(), kind, "{text}");
-            assert!(error.to_string().contains(text), "{error}");
+            assert!(error.to_string().contains(without_arguments(text)), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_arguments_of_an_unknown_command_are_in_no_error() {
+        let line = "unknown command 'HELLO', with args beginning with: '3' 'AUTH' 'default' 'S3cret' ";
+        let refused = (ErrorKind::Io, "the server refused the connection", format!("ERR {line}")).into();
+        for error in [RedisError::from_reply(&format!("ERR {line}")), convert(&refused)] {
+            let text = error.to_string();
+            assert!(text.ends_with("ERR unknown command 'HELLO')"), "{text}");
         }
     }
 }

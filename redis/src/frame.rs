@@ -8,12 +8,17 @@
 //! A script compares only the head and the length. Only a process with another quota needs the unit itself, because it
 //! cannot read the numbers otherwise. Two units have the same tag with a probability of 2^-56.
 
+use super::error::{RedisError, RedisErrorKind};
+
 /// The length of a head, in bytes.
 pub(super) const HEAD: usize = 8;
 /// The version of the format, the first byte of a value. Versions are below 32, so that the values of other programs,
 /// which are mostly text, have no version. They are not 0, so that scripts can compare heads as floating-point numbers,
 /// whose first byte is the exponent: different heads are different numbers.
 const VERSION: u8 = 1;
+/// The advice on a value that a later release has written.
+pub(super) const NEWER: &str = "a newer release of tower-throttle-redis has written the value of the key, which stays \
+                                as it is: update this process as well, or set a `prefix`";
 
 /// The head and the tail of the values that a process writes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,8 +50,26 @@ impl Frame {
 }
 
 /// Returns the version of a value if it is newer than the version of this release.
-pub(super) fn newer_version(value: &[u8]) -> Option<u8> {
-    value.first().copied().filter(|version| (VERSION + 1..b' ').contains(version))
+pub(super) fn newer_version(value: &[u8]) -> Option<u64> {
+    let version = value.first().copied().filter(|version| (VERSION + 1..b' ').contains(version));
+    version.map(u64::from)
+}
+
+/// Returns the version in the field `s` of a hash if it is newer than the version of this release, with which `prefix`
+/// begins. A version is the first word of the field.
+pub(super) fn newer_version_in_hash(field: &[u8], prefix: &str) -> Option<u64> {
+    let version = |text: &str| text.split(' ').next()?.parse::<u64>().ok();
+    version(std::str::from_utf8(field).ok()?).filter(|found| Some(*found) > version(prefix))
+}
+
+/// Returns the error of a value that is not one of this limiter. `newer` is its version if a later release has written
+/// it, and `detail` says what it is otherwise.
+pub(super) fn foreign(newer: Option<u64>, detail: impl FnOnce() -> String) -> RedisError {
+    match newer {
+        Some(version) => RedisError::new(RedisErrorKind::Foreign, format!("the value has version {version}"))
+            .with_advice(Some(NEWER)),
+        None => RedisError::new(RedisErrorKind::Foreign, detail()),
+    }
 }
 
 /// Returns the unit of the states of a value, if it has one.
@@ -76,7 +99,7 @@ mod tests {
     #[test]
     fn a_version_is_newer_or_the_value_is_not_of_this_crate() {
         for version in 2..32 {
-            assert_eq!(newer_version(&[version, 0, 0]), Some(version));
+            assert_eq!(newer_version(&[version, 0, 0]), Some(version.into()));
         }
         for other in [&b""[..], &[0, 0], &[1, 0], b" x", b"1 t:5/1/5", &[255]] {
             assert_eq!(newer_version(other), None, "{other:?}");

@@ -332,7 +332,7 @@ impl Link {
         others: &[&str],
         timeout: Duration,
     ) -> Result<(), RedisError> {
-        let limit = self.now().saturating_add(Nanos::from(timeout).0);
+        let limit = self.now().saturating_add(Nanos::from(timeout.max(self.deadline)).0);
         let route = Route { link: Arc::clone(self), is_asking: false, redirects: 0 };
         let add = |command: &mut Command, _: &mut Packed| {
             others.iter().for_each(|other| {

@@ -39,6 +39,9 @@ const GRACE: Duration = Duration::from_millis(20);
 /// The time, in nanoseconds, for which a connection to a sentinel is kept without a question.
 const KEPT: u64 = 10_000_000_000;
 
+/// The advice on a panic, whose message no error may have, since this crate does not know what it says.
+const PANICKED: &str = "a task that connects to Redis has panicked: read the message of the panic";
+
 /// The sentinels of a group. Clones share what is known of the master.
 #[derive(Clone)]
 pub(super) struct Sentinels(Arc<Group>);
@@ -96,12 +99,17 @@ enum NoMaster {
 }
 
 impl Sentinels {
-    /// Creates sentinels from their clients. The master is reached with the settings of `like`, apart from the address.
-    pub(super) fn new(sentinels: Vec<Client>, name: &str, like: ConnectionInfo) -> Result<Self, RedisError> {
+    /// Creates sentinels from their settings. The master is reached with those of `like`, apart from the address.
+    pub(super) fn new(
+        sentinels: Vec<ConnectionInfo>,
+        name: &str,
+        like: ConnectionInfo,
+    ) -> Result<Self, RedisError> {
         if sentinels.is_empty() {
             return Err(no_sentinels());
         }
-        let sentinels = sentinels.into_iter().map(Sentinel::new).collect();
+        let open = |info| Client::open(completed(info)).map(Sentinel::new).map_err(|error| convert(&error));
+        let sentinels = sentinels.into_iter().map(open).collect::<Result<_, _>>()?;
         Ok(Self(Arc::new(Group {
             sentinels,
             name: name.to_owned(),
@@ -117,10 +125,9 @@ impl Sentinels {
         // A sentinel has no databases.
         let without_database = |info: ConnectionInfo| {
             let settings = info.redis_settings().clone().set_db(0);
-            Client::open(completed(info.set_redis_settings(settings))).map_err(|error| convert(&error))
+            info.set_redis_settings(settings)
         };
-        let sentinels = infos.into_iter().map(without_database).collect::<Result<_, _>>()?;
-        Self::new(sentinels, name, like)
+        Self::new(infos.into_iter().map(without_database).collect(), name, like)
     }
 
     /// Returns the version of the master: the number of times that its address has changed.
@@ -193,9 +200,14 @@ impl Sentinels {
         let mut tried = 0;
         let mut connected = None::<(Nanos, C)>;
         let mut answers = Vec::new();
-        let mut unknown = None;
+        let mut unknown = Vec::new();
+        // If most sentinels know no master of the name, what was said before does not count.
+        let is_known = |answers: &[Master], unknown: &[RedisError]| {
+            !answers.is_empty() || 2 * unknown.len() <= self.0.sentinels.len()
+        };
         let mut unanswered = Vec::new();
         let mut failed = None;
+        let mut panicked = None;
         loop {
             if let Some((version, server)) = self.master()?
                 && version > tried
@@ -206,8 +218,7 @@ impl Sentinels {
                 connected = None;
             }
             let next = match &connected {
-                // If the sentinels know no master of the name, what they have said before does not count.
-                Some((since, _)) if !answers.is_empty() || unknown.is_none() => {
+                Some((since, _)) if is_known(&answers, &unknown) => {
                     let grace = if expected == 0 { Duration::ZERO } else { GRACE };
                     let end = since.saturating_add(Nanos::from(grace).0);
                     timeout(self.0.until(end), steps.join_next()).await.unwrap_or(None)
@@ -219,7 +230,7 @@ impl Sentinels {
                     expected -= usize::from(is_expected);
                     match answer {
                         Ok(master) => answers.push(master),
-                        Err(NoMaster::Unknown(error)) => unknown = Some(error),
+                        Err(NoMaster::Unknown(error)) => unknown.push(error),
                         Err(NoMaster::Failed(error)) => unanswered.push(error),
                     }
                 }
@@ -227,6 +238,10 @@ impl Sentinels {
                     Ok(connection) => connected = Some((self.0.clock.now(), connection)),
                     Err(error) => failed = Some(error),
                 },
+                Some(Err(error)) if error.is_panic() => {
+                    let error = RedisError::new(RedisErrorKind::Unreachable, "");
+                    panicked = Some(error.with_advice(Some(PANICKED)));
+                }
                 Some(_) => {}
                 None => {
                     if connected.is_none() {
@@ -240,12 +255,12 @@ impl Sentinels {
         }
         steps.detach_all();
         match connected {
-            Some((_, connection)) if !answers.is_empty() || unknown.is_none() => Ok((tried, connection)),
+            Some((_, connection)) if is_known(&answers, &unknown) => Ok((tried, connection)),
             // The user can correct a wrong name, so this error is returned rather than another.
-            _ => Err(match (unknown, failed) {
+            _ => Err(match (unknown.pop(), failed) {
                 (Some(unknown), _) => unknown,
                 (None, Some(failed)) if !answers.is_empty() => failed,
-                (None, failed) => no_answer(&unanswered, failed),
+                (None, failed) => panicked.unwrap_or_else(|| no_answer(&unanswered, failed)),
             }),
         }
     }
@@ -475,6 +490,28 @@ mod tests {
             known.conclude(&answers, 3, Nanos(seconds * 1_000_000_000));
             known.master.as_ref().unwrap().port
         })
+    }
+
+    #[test]
+    fn a_connection_to_a_sentinel_of_a_client_is_kept_alive_as_any_other() {
+        let info = Client::open("redis://127.0.0.1:1").unwrap().get_connection_info().clone();
+        let sentinels = Sentinels::new(vec![info.clone()], "mymaster", info).unwrap();
+        let info = sentinels.0.sentinels[0].client.get_connection_info();
+        // The provider for encryption is installed by the same function as the keepalive.
+        assert!(info.tcp_settings().keepalive().is_some());
+    }
+
+    #[test]
+    fn a_panic_while_a_sentinel_is_asked_is_not_reported_as_a_missing_runtime() {
+        let info = Client::open("redis://127.0.0.1:1").unwrap().get_connection_info().clone();
+        let sentinels = Sentinels::from_infos(vec![info], "mymaster").unwrap();
+        // Without a timer, tokio panics in the task that asks.
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let config = AsyncConnectionConfig::new();
+        let connecting = sentinels.connect(ROUND, &config, |_, _, _| async { Ok(()) });
+        let error = runtime.block_on(connecting).unwrap_err();
+        assert_eq!(error.kind(), RedisErrorKind::Unreachable, "{error}");
+        assert!(error.to_string().contains("has panicked"), "{error}");
     }
 
     #[test]

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::error::{RedisError, RedisErrorKind};
-use super::frame::{Frame, newer_version, shown, unit_of};
+use super::frame::{self, Frame, newer_version, shown, unit_of};
 use super::script::{Packed, Script, ScriptPart, TimeSource, pack};
 use super::wait::is_in_time;
 use tower_throttle::Decision;
@@ -29,9 +29,6 @@ const MAX_OTHERS: usize = 3;
 /// The longest time from the charge of a call that has waited to its admission, in nanoseconds. A state with such a
 /// charge is kept for this time after it is fresh, for the charge of the next call.
 const MAX_OVERDUE: u64 = 5_000_000;
-/// The advice on a value that a later release has written.
-const NEWER: &str = "a newer release of tower-throttle-redis has written the value of the key, which stays as it \
-                     is: update this process as well, or set a `prefix`";
 const DROPS_OLDEST: &str = "in Redis, no call that waits is dropped for a new one, since other processes do not know \
                             which calls wait: remove `.overflow(..)`, or keep the limit in memory";
 
@@ -643,11 +640,7 @@ fn others<A: StoredAlgorithm>(
 
 /// Returns the error of a value that is not one of this limiter.
 fn foreign(value: &[u8]) -> RedisError {
-    match newer_version(value) {
-        Some(version) => RedisError::new(RedisErrorKind::Foreign, format!("the value has version {version}"))
-            .with_advice(Some(NEWER)),
-        None => RedisError::new(RedisErrorKind::Foreign, format!("the value is {}", shown(value))),
-    }
+    frame::foreign(newer_version(value), || format!("the value is {}", shown(value)))
 }
 
 #[cfg(test)]

@@ -166,9 +166,9 @@ impl RedisStore {
     /// master with the highest epoch that any sentinel has named is used, even for new connections. The store connects
     /// to it first, and the calls that are under way end on the former connection. A new connection is also made as
     /// soon as the present one ends, five trips in a row are late, or the server refuses to write. If no sentinel
-    /// answers, the last known master is used. A master of a lower epoch is used only after more than half of the given
-    /// sentinels have named it for ten seconds, and none a master of the known epoch, as after the sentinels were set
-    /// up again.
+    /// names a master, the last known master is used, unless more than half of the given sentinels reply that they know
+    /// no master of this name. A master of a lower epoch is used only after more than half of them have named it for
+    /// ten seconds, and none a master of the known epoch, as after the sentinels were set up again.
     ///
     /// Charges that the new master did not receive are lost. For each key, at most the units of these charges are
     /// admitted once more. In a planned failover (`SENTINEL FAILOVER`), the former master goes on deciding, and the
@@ -316,8 +316,8 @@ impl RedisStoreBuilder {
         master: &str,
         like: &::redis::Client,
     ) -> Self {
-        let like = like.get_connection_info().clone();
-        let sentinels = Sentinels::new(sentinels.into_iter().collect(), master, like);
+        let infos = sentinels.into_iter().map(|client| client.get_connection_info().clone());
+        let sentinels = Sentinels::new(infos.collect(), master, like.get_connection_info().clone());
         Self::with(sentinels.map(Servers::master))
     }
 

@@ -10,8 +10,8 @@
 use std::collections::BTreeMap;
 
 use crate::connection::Command;
-use crate::error::{RedisError, RedisErrorKind};
-use crate::frame::shown;
+use crate::error::RedisError;
+use crate::frame::{foreign, newer_version_in_hash, shown};
 use crate::link::{Answer, Route};
 use crate::script::{Script, TimeSource};
 use tower_throttle::Decision;
@@ -251,19 +251,23 @@ impl LeaseScript {
         ask: &Ask,
     ) -> Result<Option<(u64, Touched)>, RedisError> {
         let add = |command: &mut Command, _: &mut _| self.add_arguments(command, name, ask);
-        let (found, now, reply) = match route.eval(&self.script, &[key], not_after, add).await? {
+        let (found, newer, reply) = match route.eval(&self.script, &[key], not_after, add).await? {
             Answer::Late => return Ok(None),
-            Answer::Done(now, reply) => (Found::parse(&reply), now, reply),
-            Answer::Other(now, reply) => (None, now, reply),
+            Answer::Done(now, reply) => {
+                (Found::parse(&reply, &self.bucket).map(|found| (now, found)), None, reply)
+            }
+            Answer::Other(_, reply) => (None, newer_version_in_hash(&reply, &self.prefix), reply),
         };
-        let Some(found) = found else {
+        let Some((now, found)) = found else {
             let shown = shown(&reply);
-            let detail = format!("the value is {shown}, not that of a limiter with leases and this quota");
-            return Err(RedisError::new(RedisErrorKind::Foreign, detail));
+            let detail = || format!("the value is {shown}, not that of a limiter with leases and this quota");
+            return Err(foreign(newer, detail));
         };
         // The script has made the same changes on the server.
         let touched = self.bucket.touch(&found, now.0 / 1_000, ask);
-        if touched.has_changed {
+        // A full server still deletes leases, and then refuses no write of the script.
+        let has_deleted = found.expired > 0 || touched.granted == 0 && found.own > 0;
+        if touched.has_changed && !has_deleted {
             route.link.wrote();
         }
         Ok(Some((now.0 / 1_000, touched)))
@@ -281,13 +285,16 @@ impl LeaseScript {
 }
 
 impl Found {
-    /// Parses the reply of the script.
-    fn parse(reply: &[u8]) -> Option<Self> {
+    /// Parses the reply of the script, if the level is one of `bucket`.
+    fn parse(reply: &[u8], bucket: &Bucket) -> Option<Self> {
         let mut numbers = std::str::from_utf8(reply).ok()?.split(' ').map(str::parse::<u64>);
         let mut next = || numbers.next()?.ok();
         let level = Level { missing: next()?, last: next()?, leased: next()? };
         let found = Self { level, own: next()?, expired: next()? };
-        numbers.next().is_none().then_some(found)
+        let in_leases = level.leased.checked_mul(bucket.unit)?;
+        let is_level = level.missing <= bucket.full && level.last <= 1 << 53 && in_leases <= level.missing;
+        found.own.checked_add(found.expired)?;
+        (is_level && numbers.next().is_none()).then_some(found)
     }
 }
 

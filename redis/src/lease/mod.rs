@@ -279,7 +279,7 @@ impl RedisLeasesBuilder {
             info,
             queues: WaitQueues::new(&algorithm, max_queued),
             algorithm,
-            rules: Rules { bucket, units, remember, is_brief: false },
+            rules: Rules { bucket, units: units.min(bucket.burst()), remember, is_brief: false },
             script: LeaseScript::new(source, bucket, prefix),
             held: DashMap::new(),
             names: Arc::new(LeaseNames::new()),

@@ -15,7 +15,7 @@ use tokio::sync::{oneshot, watch};
 
 use crate::connection::Command;
 use crate::error::{RedisError, RedisErrorKind};
-use crate::frame::shown;
+use crate::frame::{foreign, newer_version_in_hash, shown};
 use crate::link::{Answer, Link, Route};
 use crate::script::{Script, TimeSource};
 use crate::served::{Batches, Deadlines, Served, Step};
@@ -100,6 +100,9 @@ pub(crate) struct Outcome {
     /// No record expires before this time has passed, in microseconds.
     until_expiry: u64,
     has_changed: bool,
+    /// `true` if the first write was one that a full server refuses. Once a script has deleted something, a full server
+    /// refuses none of its writes.
+    is_proof: bool,
     /// `true` if a message to a waiter could not be sent.
     is_unsent: bool,
     /// The states of the records in the trip, except those that were to be removed.
@@ -346,16 +349,16 @@ impl PermitScript {
         not_after: Nanos,
     ) -> Result<Option<Outcome>, RedisError> {
         let add = |command: &mut Command, _: &mut _| self.arguments.add_to(command, &trip.operations);
-        let (outcome, reply) = match route.eval(&self.script, &[key], not_after, add).await? {
+        let (outcome, newer, reply) = match route.eval(&self.script, &[key], not_after, add).await? {
             Answer::Late => return Ok(None),
-            Answer::Done(now, reply) => (Outcome::parse(&reply, now.0 / 1_000), reply),
-            Answer::Other(_, reply) => (None, reply),
+            Answer::Done(now, reply) => (Outcome::parse(&reply, now.0 / 1_000), None, reply),
+            Answer::Other(_, reply) => (None, newer_version_in_hash(&reply, PREFIX), reply),
         };
         let Some(outcome) = outcome else {
-            let detail = format!("the value is {}, not the permits of a limiter", shown(&reply));
-            return Err(RedisError::new(RedisErrorKind::Foreign, detail));
+            let shown = shown(&reply);
+            return Err(foreign(newer, || format!("the value is {shown}, not the permits of a limiter")));
         };
-        if outcome.has_changed {
+        if outcome.is_proof {
             route.link.wrote();
         }
         Ok(Some(outcome))
@@ -396,9 +399,10 @@ impl Outcome {
         let mut words = std::str::from_utf8(reply).ok()?.split(' ');
         let mut number = || words.next()?.parse().ok();
         let (held, waiting, until_expiry) = (number()?, number()?, number()?);
-        let (has_changed, is_unsent) = (number()? > 0, number()? > 0);
+        let (wrote, is_unsent) = (number()?, number()? > 0);
+        let (has_changed, is_proof) = (wrote > 0, wrote > 1);
         let found = words.map(Found::parse).collect::<Option<_>>()?;
-        Some(Self { now, held, waiting, until_expiry, has_changed, is_unsent, found })
+        Some(Self { now, held, waiting, until_expiry, has_changed, is_proof, is_unsent, found })
     }
 }
 
@@ -825,14 +829,14 @@ elseif string.find(ARGV[7], '[qt]') then
   local refusal = refused_hash()
   if refusal then return refusal end
 end
-local changed, unsent = false, 0
+local changed, wrote, unsent = false, 1, 0
 local function parse(text)
   local state, units, ends, of, mark = string.match(text or '', '^([hw]) (%d+) (%d+) (%d+) (%d+)$')
   if state then return state, units + 0, ends + 0, of + 0, mark + 0 end
 end
 local function read(name) return parse(c('HGET', KEYS[1], 'r' .. name)) end
 local function write(name, state, units, ends, of, mark)
-  changed = true
+  if not changed then changed, wrote = true, 2 end
   if first == 0 or ends < first then first = ends end
   c('HSET', KEYS[1], 'r' .. name, string.format('%s %d %d %d %d', state, units, ends, of, mark))
 end
@@ -872,6 +876,7 @@ local function hand_over()
     local state, units, ends, of
     if name then state, units, ends, of = read(name) end
     if state == 'w' and held > 0 and held + units > most + 0 then return end
+    head, changed = head + 1, true
     if name then c('HDEL', KEYS[1], place) end
     if state == 'w' then
       waiting = waiting - 1
@@ -880,7 +885,6 @@ local function hand_over()
       local sent = redis.pcall('PUBLISH', channel .. process, string.format('%s %d %d', number, fence, held))
       if type(sent) == 'table' then unsent = 1 end
     end
-    head, changed = head + 1, true
     if state ~= 'w' then
       free = free - 1
       if free == 0 then return end
@@ -921,9 +925,8 @@ if changed then
   c('HSET', KEYS[1], 's', prefix .. numbers)
   c('PEXPIRE', KEYS[1], math.ceil(longest / 1000) + 1)
 end
-local wrote = changed and 1 or 0
 first = math.max(first - now, 0)
-return 'D' .. stamp .. string.format('%d %d %d %d %d', held, waiting, first, wrote, unsent) .. results
+return 'D' .. stamp .. string.format('%d %d %d %d %d', held, waiting, first, changed and wrote or 0, unsent) .. results
 ";
 
 /// The beginning of the field `s`: the version of the format, and the unit of the states.

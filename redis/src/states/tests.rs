@@ -1,4 +1,5 @@
 use super::*;
+use crate::frame::NEWER;
 use crate::tests::{value, values_of_others};
 use std::time::Duration;
 use tower_throttle::Quota;

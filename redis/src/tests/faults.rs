@@ -8,7 +8,8 @@ use super::staged::{Mode, Staged};
 use super::{limiter, settings, store, values_of_others};
 use crate::connection::{Connection, Reply, word_of};
 use crate::error::RedisErrorKind;
-use crate::store::RedisStore;
+use crate::script::TimeSource;
+use crate::store::{RedisStore, RedisStoreBuilder};
 use tower_throttle::Quota;
 use tower_throttle::algorithm::{FixedWindow, TokenBucket};
 
@@ -177,6 +178,41 @@ async fn replies_that_no_script_makes_are_errors() {
         server.set(Mode::Serve);
         assert!(limiter.check("a").await.is_ok());
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_level_with_leases_that_no_bucket_has_is_foreign() {
+    let max = u64::MAX;
+    for level in [
+        "11000000 0 0 0 0".to_owned(),
+        format!("{max} 0 0 0 0"),
+        format!("0 {max} 0 0 0"),
+        "0 0 1 0 0".to_owned(),
+        format!("10 0 {max} 0 0"),
+        format!("0 0 0 {max} {max}"),
+    ] {
+        let server = Staged::new();
+        let limiter = swaps(&server)
+            .limiter("api", TokenBucket::new(Quota::per_minute(60).burst(10)))
+            .lease(5)
+            .build()
+            .unwrap();
+        let reply = [b"D", &1_700_000_000e6_f64.to_le_bytes()[..], level.as_bytes()].concat();
+        server.set(Mode::Answer(Reply::Text(reply)));
+        let error = limiter.check("a").await.unwrap_err();
+        assert_eq!(error.kind(), RedisErrorKind::Foreign, "{level}: {error}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_connects_until_its_deadline_if_that_is_long() {
+    let server = Staged::new();
+    server.set(Mode::Hold);
+    let builder = RedisStoreBuilder::over(server.clone(), TimeSource::Server).deadline(10_000 * MS);
+    let connecting = tokio::spawn(builder.connect());
+    tokio::time::sleep(5_000 * MS).await;
+    server.resume();
+    assert!(connecting.await.unwrap().is_ok());
 }
 
 #[tokio::test(start_paused = true)]

@@ -42,6 +42,11 @@ impl Scripted {
         String::from_utf8(rest.expect("the time").to_vec()).unwrap()
     }
 
+    /// Lets the server be out of memory.
+    pub(crate) fn fill(&mut self) {
+        self.side.call(&["CONFIG", "SET", "maxmemory", "1"]).ok();
+    }
+
     /// Returns the fields of the hash.
     pub(crate) fn fields(&mut self) -> BTreeMap<String, String> {
         let Reply::List(fields) = self.side.call(&["HGETALL", KEY]) else { panic!("no hash") };

@@ -9,7 +9,7 @@ use tower_throttle::algorithm::{
     Tiered, TokenBucket,
 };
 use tower_throttle::{Decision, Quota, RateLimiter};
-use tower_throttle_redis::{RedisError, RedisReply, RedisStore};
+use tower_throttle_redis::{RedisError, RedisErrorKind, RedisReply, RedisStore};
 
 use crate::support::redis_server::{RedisServer, Reply};
 use crate::{connect, patient};
@@ -227,4 +227,37 @@ async fn the_names_in_redis_are_those_that_the_guide_lists() {
             "shop:{user-42}:tiers:b(d((t,f)))",
         ]
     );
+}
+
+#[tokio::test]
+async fn leases_and_permits_of_a_newer_release_are_errors_that_say_so() {
+    let server = RedisServer::start();
+    let store = connect(&server).await;
+    let leases = store.limiter("api", TokenBucket::new(Quota::per_minute(600))).lease(10).build().unwrap();
+    let permits = store.permits("exports", 1).lease(Duration::from_secs(60)).build().unwrap();
+    let lease_key = "throttle:{a}:api:lease/600/60000000000/600";
+    for (key, state, version) in [
+        (lease_key, "2 t:600/60000000000/600 0 0 0 0", Some(2)),
+        (lease_key, "31", Some(31)),
+        (lease_key, "1 t:600/60000000000/600 0 0 0 x", None),
+        (lease_key, "2x", None),
+        ("throttle:{a}:exports:p", "2 permits 0 0 0 0 0 0 0", Some(2)),
+        ("throttle:{a}:exports:p", "31", Some(31)),
+        ("throttle:{a}:exports:p", "1 permits", None),
+        ("throttle:{a}:exports:p", "", None),
+    ] {
+        server.call(&["HSET", key, "s", state]);
+        let error = match key == lease_key {
+            true => leases.check("a").await.unwrap_err(),
+            false => permits.try_acquire_permit("a").await.unwrap_err(),
+        };
+        assert_eq!(error.kind(), RedisErrorKind::Foreign, "{state}: {error}");
+        let text = error.to_string();
+        let is_newer = text.starts_with("a newer release of tower-throttle-redis has written the value");
+        assert_eq!(is_newer, version.is_some(), "{state}: {text}");
+        let says =
+            version.map_or(format!("the value is \"{state}\""), |version| format!("has version {version}"));
+        assert!(text.contains(&says), "{state}: {text}");
+        assert_eq!(server.call(&["HGET", key, "s"]), Reply::Text(state.into()), "it stays as it is");
+    }
 }

@@ -9,7 +9,7 @@ use tower::{Layer, ServiceExt, service_fn};
 use tower_throttle::algorithm::TokenBucket;
 use tower_throttle::key::Global;
 use tower_throttle::{Quota, RateLimitLayer};
-use tower_throttle_redis::RedisStore;
+use tower_throttle_redis::{RedisErrorKind, RedisStore};
 
 use crate::cluster::keys_of_nodes;
 use crate::patient;
@@ -102,4 +102,27 @@ async fn leases_follow_a_slot_that_moves_and_lose_no_unit() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     assert!(cluster.nodes.iter().all(|node| node.info("errorstats").contains("MOVED")));
+}
+
+#[tokio::test]
+async fn returned_units_do_not_close_the_circuit_breaker_of_a_full_server() {
+    let server = RedisServer::start();
+    let store = patient(&server).connect().await.unwrap();
+    let limiter =
+        store.limiter("api", TokenBucket::new(Quota::per_day(1).burst(200))).lease(25).build().unwrap();
+    for _ in 0..8 {
+        assert!(limiter.check("a").await.unwrap().is_allowed());
+    }
+    server.call(&["CONFIG", "SET", "maxmemory", "1"]).ok();
+    assert_eq!(limiter.check("b").await.unwrap_err().kind(), RedisErrorKind::OutOfMemory);
+    assert!(store.stats().is_circuit_open);
+    drop(limiter);
+    let start = Instant::now();
+    while server.call(&["HLEN", "throttle:{a}:api:lease/1/86400000000000/200"]) != Reply::Integer(1) {
+        assert!(start.elapsed() < Duration::from_secs(10), "the units are returned");
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    // The reply may arrive later.
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert!(store.stats().is_circuit_open, "the server still refuses all calls");
 }

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use redis::Client;
 use tower_throttle_redis::{RedisError, RedisErrorKind, RedisStore, RedisStoreBuilder};
 
 use crate::connect;
@@ -41,6 +42,13 @@ async fn error_of(builder: RedisStoreBuilder) -> RedisError {
 
 async fn error_at(url: &str) -> RedisError {
     error_of(RedisStore::builder(url)).await
+}
+
+/// Returns a builder whose connections begin with no other command than `AUTH`.
+fn without_library_name(url: &str) -> RedisStoreBuilder {
+    let info = Client::open(url).unwrap().get_connection_info().clone();
+    let settings = info.redis_settings().clone().set_skip_set_lib_name();
+    RedisStoreBuilder::from_client(Client::open(info.set_redis_settings(settings)).unwrap())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -110,10 +118,30 @@ async fn users() -> Vec<Row> {
     server.call(&command).ok();
     let user = |user: &str| url.replace("://", &format!("://{user}@"));
     let form = "`redis://user:password@host`";
+    let renamed = RedisServer::with(&["--rename-command", "HELLO", "", "--rename-command", "AUTH", ""]);
+    let of_renamed = renamed.url().replace("://", "://:S3cret@");
     vec![
         row("no password", error_at(&url).await, Auth, [form, "NOAUTH", &address]),
         row("no password, and a database", error_at(&format!("{url}/3")).await, Auth, [form, &address]),
         row("a wrong password", error_at(&user(":S3cre")).await, Auth, [form, &address]),
+        row(
+            "a wrong password, and no name of the library",
+            error_of(without_library_name(&user(":S3cre"))).await,
+            Auth,
+            [form, &address],
+        ),
+        row(
+            "HELLO was renamed",
+            error_at(&format!("{of_renamed}?protocol=resp3")).await,
+            Permission,
+            ["a command was renamed", "'HELLO'", &renamed.address().to_string()],
+        ),
+        row(
+            "AUTH was renamed",
+            error_of(without_library_name(&of_renamed)).await,
+            Auth,
+            [form, &renamed.address().to_string()],
+        ),
         row(
             "a missing permission",
             error_at(&user("app:S3cret")).await,
@@ -228,6 +256,12 @@ async fn servers() -> Vec<Row> {
         row(
             "too many clients",
             error_at(&full.url()).await,
+            Unreachable,
+            ["raise `maxclients`", &full.address().to_string()],
+        ),
+        row(
+            "too many clients, and a password",
+            error_of(without_library_name(&full.url().replace("://", "://:S3cret@"))).await,
             Unreachable,
             ["raise `maxclients`", &full.address().to_string()],
         ),

@@ -115,3 +115,33 @@ async fn permits_and_waiters_follow_a_slot_that_moves() {
     drop(next.await.unwrap());
     until_left(&one, 1).await;
 }
+
+#[tokio::test]
+async fn a_returned_permit_does_not_close_the_circuit_breaker_of_a_full_server() {
+    let server = RedisServer::start();
+    let lease = Duration::from_secs(20);
+    let store = leasing(&server.url(), lease).connect().await.unwrap();
+    let exports = limiter(&store, lease, 5);
+    let held = [acquire(&exports).await, acquire(&exports).await];
+    server.call(&["CONFIG", "SET", "maxmemory", "1"]).ok();
+    let error = exports.try_acquire_permit("a").await.unwrap_err();
+    assert_eq!(error.kind(), RedisErrorKind::OutOfMemory, "{error}");
+    assert!(store.stats().is_circuit_open);
+    let [first, second] = held;
+    drop(first);
+    let start = Instant::now();
+    while server.call(&["HLEN", "throttle:{a}:exports:p"]) != Reply::Integer(2) {
+        assert!(start.elapsed() < Duration::from_secs(10), "the permit is returned");
+        sleep(MS).await;
+    }
+    // The reply may arrive later.
+    sleep(200 * MS).await;
+    assert!(store.stats().is_circuit_open, "the server still refuses all calls");
+    server.call(&["CONFIG", "SET", "maxmemory", "0"]).ok();
+    while exports.try_acquire_permit("a").await.is_err() {
+        assert!(start.elapsed() < Duration::from_secs(10), "a new permit closes it");
+        sleep(MS).await;
+    }
+    assert!(!store.stats().is_circuit_open);
+    drop(second);
+}

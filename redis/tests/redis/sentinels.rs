@@ -287,7 +287,8 @@ pub(crate) struct FakeSentinel {
 
 #[derive(Default)]
 struct Says {
-    /// The epoch and the port of the master. `None` if the sentinel does not answer.
+    /// The epoch and the port of the master. The port is 0 if the sentinel knows no master. `None` if the sentinel does
+    /// not answer.
     master: Mutex<Option<(u64, u16)>>,
     /// The numbers of connections and of questions.
     asked: [AtomicU64; 2],
@@ -316,6 +317,11 @@ impl FakeSentinel {
         *self.says.master.lock().unwrap() = Some((epoch, port));
     }
 
+    /// Lets the sentinel know no master.
+    fn forget(&self) {
+        self.name_port(0, 0);
+    }
+
     fn hang(&self) {
         *self.says.master.lock().unwrap() = None;
     }
@@ -337,9 +343,13 @@ async fn answer_all(listener: TcpListener, says: Arc<Says>) {
             let mut request = [0; 4_096];
             while let Ok(length @ 1..) = stream.read(&mut request).await {
                 let Some((epoch, port)) = *says.master.lock().unwrap() else { continue };
+                let mut replies = String::new();
                 // Each command is an array, and no word of a command contains an asterisk.
                 for command in String::from_utf8_lossy(&request[..length]).split('*').skip(1) {
-                    let words = if command.contains("GET-MASTER-ADDR-BY-NAME") {
+                    let words = if port == 0 && command.contains("MASTER") {
+                        replies.push_str("*-1\r\n");
+                        continue;
+                    } else if command.contains("GET-MASTER-ADDR-BY-NAME") {
                         vec!["127.0.0.1".to_owned(), port.to_string()]
                     } else if command.contains("MASTER") {
                         says.asked[1].fetch_add(1, Ordering::Relaxed);
@@ -350,9 +360,11 @@ async fn answer_all(listener: TcpListener, says: Arc<Says>) {
                     };
                     let texts: String =
                         words.iter().map(|word| format!("${}\r\n{word}\r\n", word.len())).collect();
-                    // Writing may fail, because the client may have found a master by another sentinel.
-                    let _ = stream.write_all(format!("*{}\r\n{texts}", words.len()).as_bytes()).await;
+                    replies.push_str(&format!("*{}\r\n{texts}", words.len()));
                 }
+                // Writing may fail, because the client may have found a master by another sentinel. The kernel may
+                // delay a second write.
+                let _ = stream.write_all(replies.as_bytes()).await;
             }
         });
     }
@@ -459,6 +471,43 @@ async fn sentinels_that_hang_or_are_gone_change_nothing() {
     calls_on_new_connections().await;
     drop(sentinels);
     calls_on_new_connections().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sentinel_that_has_forgotten_the_master_does_not_outvote_those_that_are_down() {
+    let server = RedisServer::start();
+    let mut sentinels = Vec::new();
+    for _ in 0..3 {
+        sentinels.push(FakeSentinel::start(0, &server).await);
+    }
+    let urls = sentinels.iter().map(FakeSentinel::url);
+    let builder = RedisStore::sentinel(urls, "mymaster").deadline(1_000 * MS);
+    let limiter = limiter(&builder.connect().await.unwrap());
+    let _ = limiter.check("a").await.unwrap();
+    sentinels[0].forget();
+    sentinels.truncate(1);
+    server.call(&["CLIENT", "KILL", "TYPE", "normal"]);
+    let killed = Instant::now();
+    // A call that begins before the limiter has seen the end of its connections may fail.
+    while let Err(error) = limiter.check("a").await {
+        assert!(killed.elapsed() < 2_000 * MS, "{error}");
+        sleep(20 * MS).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_to_a_master_takes_no_longer_than_the_connect_timeout() {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.address()).await;
+    let sentinel = FakeSentinel::start(0, &server).await;
+    sentinel.name_port(0, proxy.port());
+    // Both the sign-in and the question for the role take a second.
+    proxy.set(Fault::DelayReplies(1_000 * MS));
+    let builder = RedisStore::sentinel([sentinel.url()], "mymaster").connect_timeout(1_500 * MS);
+    let start = Instant::now();
+    let error = builder.connect().await.unwrap_err();
+    assert!(error.to_string().contains("no connection within the `connect_timeout`"), "{error}");
+    assert!(start.elapsed() < 1_900 * MS, "{:?}", start.elapsed());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

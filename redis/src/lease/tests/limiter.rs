@@ -42,6 +42,18 @@ async fn a_process_leases_more_units_the_more_it_spends() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_lease_has_no_more_units_than_the_bucket() {
+    let server = RedisInProcess::new(MS);
+    let limiter = limiter(&server, TokenBucket::new(Quota::per_second(1_000).burst(10)), u64::MAX);
+    // Each trip wants twice as many units.
+    for call in 0..500 {
+        assert!(limiter.check("a").await.unwrap().is_allowed(), "call {call}");
+        sleep(5 * MS).await;
+    }
+    assert!(server.trips() > 80, "{}", server.trips());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_key_with_few_calls_leases_nothing() {
     let server = RedisInProcess::new(MS);
     let limiters = [(); 2].map(|()| limiter(&server, per_minute(10), 10));

@@ -37,7 +37,8 @@ fn execute(
     }
     // The script also writes when it skips tickets of waiters that have left.
     assert!(outcome.has_changed || !expected.has_changed, "{context}");
-    let without_places = |outcome: Outcome| Outcome { found: Vec::new(), has_changed: true, ..outcome };
+    let without_places =
+        |outcome: Outcome| Outcome { found: Vec::new(), has_changed: true, is_proof: true, ..outcome };
     assert_eq!(outcome.found.len(), expected.found.len(), "{context}");
     assert_eq!(without_places(outcome), without_places(expected.clone()), "{context}");
     assert_eq!(records(script.fields()), value.records, "{context}");
@@ -102,6 +103,23 @@ fn compare(trips: u64) {
             "{limit}: {granted} {waited} {expired}"
         );
     }
+}
+
+#[test]
+fn a_full_server_proves_nothing_by_a_trip_that_first_removes_a_record() {
+    let mut script = Scripted::start(PERMITS);
+    let trip = |script: &mut Scripted, operations: &str, now: u64| {
+        let lease = LEASE.to_string();
+        let words = [PREFIX, "p", "5", &lease, "6", "test:", operations];
+        let outcome = Outcome::parse(script.execute(&words, now).as_bytes(), now).unwrap();
+        (outcome.has_changed, outcome.is_proof)
+    };
+    assert_eq!(trip(&mut script, "t1:1 t2:1 t3:1", START), (true, true));
+    assert_eq!(trip(&mut script, "k1:1", START), (true, true));
+    assert_eq!(trip(&mut script, "", START), (false, false));
+    script.fill();
+    assert_eq!(trip(&mut script, "l1:0 k2:1 t4:1", START), (true, false), "it is full, and grants a permit");
+    assert_eq!(trip(&mut script, "t5:1", START + 2 * LEASE), (true, false), "the other records have expired");
 }
 
 #[test]

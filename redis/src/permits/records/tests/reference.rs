@@ -127,6 +127,7 @@ impl Permits {
             waiting: self.queue.len() as u64,
             until_expiry,
             has_changed,
+            is_proof: has_changed,
             is_unsent: false,
             found,
         }

@@ -67,6 +67,7 @@ impl Setting {
             waiting: 5,
             until_expiry: 3_000_000,
             has_changed: true,
+            is_proof: true,
             is_unsent: false,
             found: found.to_vec(),
         };
@@ -153,6 +154,7 @@ fn a_reply_after_the_message_renews_the_permit() {
         waiting: 1,
         until_expiry: 0,
         has_changed: true,
+        is_proof: true,
         is_unsent: false,
         found,
     };
@@ -211,8 +213,16 @@ fn a_call_whose_wait_is_over_when_it_is_queued_is_denied() {
     let mut answer = setting.call_until(0, 0, at(10));
     let trip = setting.trip(0);
     let found = vec![Found::Waits(0)];
-    let outcome =
-        Outcome { now: 0, held: 1, waiting: 1, until_expiry: 0, has_changed: true, is_unsent: false, found };
+    let outcome = Outcome {
+        now: 0,
+        held: 1,
+        waiting: 1,
+        until_expiry: 0,
+        has_changed: true,
+        is_proof: true,
+        is_unsent: false,
+        found,
+    };
     setting.records.with(|state| state.finish(&RULES, trip, outcome, at(0), at(11)));
     assert!(answer.try_recv().unwrap().unwrap().permit.is_none());
     assert_eq!(setting.trips(11, &[]), [(Kind::Leave, 0)]);
