@@ -558,8 +558,12 @@ impl Batches for HeldUnits {
         let mut refund = 0_u64;
         while calls.len() < MAX_BATCH {
             let Some(call) = self.calls.pop_front() else { break };
-            // The caller of an expired call notices the deadline itself.
-            if call.reply.is_closed() || call.deadline <= now {
+            if call.reply.is_closed() {
+                continue;
+            }
+            if call.deadline <= now {
+                let _ =
+                    call.reply.send(Err(RedisError::new(RedisErrorKind::Late, "no trip was made in time")));
                 continue;
             }
             match call.action {

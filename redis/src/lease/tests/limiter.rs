@@ -224,6 +224,22 @@ async fn a_dropped_call_gives_back_its_units_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn calls_that_expire_while_they_wait_for_a_trip_are_late() {
+    let server = RedisInProcess::new(MS);
+    let limiter = limiter(&server, per_minute(100), 10);
+    server.set_running(false);
+    let first = tokio::spawn(limiter.check("a"));
+    // The trip of the first call begins at the same time, so that both calls have the same deadline.
+    for _ in 0..3 {
+        tokio::task::yield_now().await;
+    }
+    let second = tokio::spawn(limiter.check("a"));
+    for call in [first, second] {
+        assert_eq!(call.await.unwrap().unwrap_err().kind(), RedisErrorKind::Late);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_trip_without_reply_loses_its_units_and_admits_no_more_than_the_limit() {
     let server = RedisInProcess::new(MS);
     let limiters = [(); 2].map(|()| limiter(&server, per_minute(40), 10));
