@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use dashmap::DashMap;
+use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 use self::bucket::{Ask, Bucket, LeaseScript, Level, Touched, Undo};
@@ -658,9 +659,10 @@ impl Batches for HeldUnits {
         trip.calls.into_iter().for_each(|call| drop(call.reply.send(Err(error.clone()))));
     }
 
-    fn abandon(&mut self, _: &Rules, _: Nanos) {
+    fn abandon(&mut self, _: &Rules, _: Nanos) -> Option<Handle> {
         self.lose();
         self.calls.clear();
+        None
     }
 
     fn is_idle(&self) -> bool {
