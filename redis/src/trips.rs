@@ -842,7 +842,13 @@ impl<A: StoredAlgorithm> Drop for Flight<A> {
     fn drop(&mut self) {
         if !self.has_ended {
             let is_own = |_: &Arc<str>, waiting: &Waiting<A>| waiting.flight == self.number;
-            let _waiting = self.trips.flights.remove_if(&self.key, is_own);
+            let Some((key, waiting)) = self.trips.flights.remove_if(&self.key, is_own) else { return };
+            // The charges that wait were not sent, and may be those of other runtimes. A later charge starts the task
+            // that makes them.
+            for charge in waiting.calls.into_iter().filter(Pending::is_charge) {
+                let error = RedisError::new(RedisErrorKind::NoRuntime, "the runtime of the trips has ended");
+                let _ = self.trips.retries.add(&key, charge, error, self.trips.links.any().now());
+            }
         }
     }
 }

@@ -144,7 +144,7 @@ async fn a_reply_that_comes_late_tells_what_was_charged() {
 #[test]
 fn units_that_wait_when_their_runtime_ends_are_counted_as_lost_with_their_limiter_at_the_latest() {
     for (mode, lost) in
-        [(Mode::Hold, 3), (Mode::Fail("OOM command not allowed when used memory > 'maxmemory'."), 0)]
+        [(Mode::Hold, 1), (Mode::Fail("OOM command not allowed when used memory > 'maxmemory'."), 0)]
     {
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
