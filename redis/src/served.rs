@@ -60,8 +60,9 @@ pub(super) trait Batches: Send + 'static {
     /// or another node has the key.
     fn put_back(&mut self, trip: Self::Trip);
 
-    /// Ends the calls that no task serves any more, because the runtime of their task has ended.
-    fn abandon(&mut self, rules: &Self::Rules, now: Nanos);
+    /// Ends the calls that no task serves any more, because the runtime of their task has ended. Returns the runtime on
+    /// which the next task is started at once, if any.
+    fn abandon(&mut self, rules: &Self::Rules, now: Nanos) -> Option<Handle>;
 
     /// Returns whether nothing is left to do.
     fn is_idle(&self) -> bool;
@@ -233,16 +234,28 @@ impl<C: Batches> Served<C> {
         step
     }
 
-    /// Records that the task with this number has ended or, unless `has_ended`, that its runtime has dropped it.
-    pub(super) fn abandon(&self, number: u64, has_ended: bool, rules: &C::Rules, now: Nanos) {
+    /// Records that the task with this number has ended or, unless `has_ended`, that its runtime has dropped it. Returns
+    /// the number and the runtime of a task that the caller must start, if any.
+    #[must_use]
+    pub(super) fn abandon(
+        &self,
+        number: u64,
+        has_ended: bool,
+        rules: &C::Rules,
+        now: Nanos,
+    ) -> Option<(u64, Handle)> {
         let Locked { task, calls } = &mut *self.lock();
         if !task.is_present(number) {
             // This task may have taken the notification of the other task.
             self.wake();
-        } else if !has_ended {
-            task.end();
-            calls.abandon(rules, now);
+            return None;
         }
+        if has_ended {
+            return None;
+        }
+        task.end();
+        let runtime = calls.abandon(rules, now)?;
+        Some((task.replace(now, 0)?, runtime))
     }
 
     fn is_idle(&self) -> bool {
@@ -348,9 +361,12 @@ impl<L: Serves> Drop for Running<L> {
         let Self { limiter, served, number, has_ended } = self;
         let rules = limiter.rules();
         let now = limiter.links().any().now();
-        served.abandon(*number, *has_ended, &rules, now);
+        let next = served.abandon(*number, *has_ended, &rules, now);
         let is_done = |present: &Arc<_>| Arc::ptr_eq(present, served) && served.is_idle();
         limiter.keys().remove_if(&served.key, |_, present| is_done(present));
+        if let Some((number, runtime)) = next {
+            start(limiter, Some(number), served, &runtime);
+        }
     }
 }
 

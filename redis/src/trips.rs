@@ -10,7 +10,6 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 use std::iter;
-use std::mem;
 use std::ops::Bound;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -76,8 +75,8 @@ type Charges<A> = SmallVec<[Pending<A>; 1]>;
 #[derive(Debug)]
 struct Retries<A> {
     queue: Mutex<RetryQueue<A>>,
-    /// The time after which the task counts as abandoned, because its runtime is not driven, or 0 if there is no task.
-    /// Changed only while the queue is locked.
+    /// The time after which the task counts as abandoned, because its runtime is not driven, or 0 if there is no task:
+    /// 1 if its runtime has ended. Changed only while the queue is locked.
     until: AtomicU64,
 }
 
@@ -90,7 +89,8 @@ struct RetryQueue<A> {
     task: u64,
 }
 
-/// The task that tries charges again. If a runtime drops the task, the charges are lost.
+/// The task that tries charges again. If a runtime drops the task, the charges wait for another one. They are lost when
+/// the limiter is dropped meanwhile.
 struct RetryTask<A: StoredAlgorithm> {
     trips: Arc<Trips<A>>,
     number: u64,
@@ -302,7 +302,7 @@ impl<A: StoredAlgorithm> Trips<A> {
     }
 
     /// Makes a charge for which no caller waits. Together with other such charges of its key, it is tried until it is
-    /// made, or may have been made, or the runtime ends.
+    /// made, or may have been made, or the limiter is dropped after the runtime has ended.
     pub(super) fn charge(
         self: &Arc<Self>,
         key: &Arc<str>,
@@ -772,18 +772,13 @@ impl<A> Retries<A> {
         queue.charges.len()
     }
 
-    /// Ends the task with this number because its runtime has ended, and with it all charges, unless another task has
-    /// taken over.
+    /// Ends the task with this number because its runtime has ended, unless another task has taken over. The charges
+    /// may be those of other runtimes, so the next caller starts another task.
     fn end(&self, number: u64) {
-        let lost = {
-            let mut queue = self.lock();
-            if queue.task != number {
-                return;
-            }
-            self.until.store(0, Ordering::Relaxed);
-            mem::take(&mut queue.charges)
-        };
-        drop(lost);
+        let queue = self.lock();
+        if queue.task == number {
+            self.until.store(u64::from(!queue.charges.is_empty()), Ordering::Relaxed);
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, RetryQueue<A>> {
@@ -847,7 +842,13 @@ impl<A: StoredAlgorithm> Drop for Flight<A> {
     fn drop(&mut self) {
         if !self.has_ended {
             let is_own = |_: &Arc<str>, waiting: &Waiting<A>| waiting.flight == self.number;
-            let _waiting = self.trips.flights.remove_if(&self.key, is_own);
+            let Some((key, waiting)) = self.trips.flights.remove_if(&self.key, is_own) else { return };
+            // The charges that wait were not sent, and may be those of other runtimes. A later charge starts the task
+            // that makes them.
+            for charge in waiting.calls.into_iter().filter(Pending::is_charge) {
+                let error = RedisError::new(RedisErrorKind::NoRuntime, "the runtime of the trips has ended");
+                let _ = self.trips.retries.add(&key, charge, error, self.trips.links.any().now());
+            }
         }
     }
 }

@@ -63,10 +63,23 @@ pub(super) struct Ask {
     unspent: u64,
     /// The units that are refunded.
     refund: u64,
+    /// The units of dropped calls, which are given back as far as they cannot have been refilled.
+    undo: Undo,
     /// The costs of the calls, which are charged in this order.
     costs: Vec<u64>,
     /// The units that the process wants to lease.
     want: u64,
+}
+
+/// Charges of calls that were dropped.
+///
+/// If the calls had not been charged, the bucket would be fuller, but it could have been full for some of the time since
+/// then. So only the units that cannot have been refilled since the charges are given back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Undo {
+    units: u64,
+    /// The server's time of the first of these charges, in microseconds.
+    charged: u64,
 }
 
 /// The changes that a trip has made.
@@ -123,6 +136,8 @@ impl Bucket {
         let mut level = self.after_return(self.at(found.level, now), own + expired, ask.unspent.min(own));
         let used = Level { missing: level.missing - level.leased * self.unit, leased: 0, ..level };
         level = self.after_return(level, 0, ask.refund.min(self.burst()));
+        let undone = self.undone(ask.undo, level.last);
+        level.missing = level.missing.saturating_sub(undone).max(level.leased * self.unit);
         let mut is_charged = false;
         let mut decide = |cost: &u64| {
             let fits = level.missing + cost * self.unit <= self.full;
@@ -140,8 +155,15 @@ impl Bucket {
         let granted = ask.want.min((self.full - level.missing) / (2 * self.unit));
         level.missing += granted * self.unit;
         level.leased += granted;
-        let has_changed = is_charged || was_set_back || [granted, own, expired, ask.refund] != [0; 4];
+        let has_changed = is_charged || was_set_back || [granted, own, expired, ask.refund, undone] != [0; 5];
         Touched { used, level, decisions, granted, has_changed }
+    }
+
+    /// Returns the grains that are given back at `last`, the time of the level.
+    fn undone(&self, undo: Undo, last: u64) -> u64 {
+        // If the level is older than the charge, the clock was set back, and nobody knows what was refilled.
+        let elapsed = last.checked_sub(undo.charged).unwrap_or(u64::MAX);
+        (undo.units.min(self.burst()) * self.unit).saturating_sub(elapsed.saturating_mul(self.micro))
     }
 
     /// Returns the level after leases with `ended` units in total have ended. `back` is the number of units that are
@@ -229,8 +251,25 @@ impl Bucket {
 }
 
 impl Ask {
-    pub(super) fn new(unspent: u64, refund: u64, costs: Vec<u64>, want: u64) -> Self {
-        Self { unspent, refund, costs, want }
+    pub(super) fn new(unspent: u64, refund: u64, undo: Undo, costs: Vec<u64>, want: u64) -> Self {
+        Self { unspent, refund, undo, costs, want }
+    }
+}
+
+impl Undo {
+    /// Creates the undo of a charge that is part of `level`.
+    pub(super) fn new(units: u64, level: Level) -> Self {
+        Self { units, charged: level.last }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.units == 0
+    }
+
+    /// Adds other charges. The sum gives back no more than both would, since it counts from the earlier time.
+    pub(super) fn add(&mut self, other: Self) {
+        let charged = if self.is_empty() { other.charged } else { self.charged.min(other.charged) };
+        *self = Self { units: self.units.saturating_add(other.units), charged };
     }
 }
 
@@ -277,8 +316,9 @@ impl LeaseScript {
     fn add_arguments(&self, command: &mut Command, name: &str, ask: &Ask) {
         let Bucket { micro, unit, full, period } = self.bucket;
         command.word(&self.prefix).word(name).number(micro).number(unit).number(full).number(period);
-        let refund = ask.refund.min(self.bucket.burst());
-        command.number(LEASE).number(ask.unspent).number(refund).number(ask.want);
+        let [refund, undo] = [ask.refund, ask.undo.units].map(|units| units.min(self.bucket.burst()));
+        command.number(LEASE).number(ask.unspent).number(refund);
+        command.number(undo).number(ask.undo.charged).number(ask.want);
         let costs: Vec<_> = ask.costs.iter().map(u64::to_string).collect();
         command.word(costs.join(" "));
     }
@@ -304,12 +344,13 @@ impl Found {
 /// a lease.
 ///
 /// Arguments: the prefix, the name of the lease, the grains of a microsecond, of a unit and of a full bucket, the
-/// period and the duration of a lease in microseconds, the units that are returned, refunded and wanted, and the costs
-/// of the calls.
+/// period and the duration of a lease in microseconds, the units that are returned, refunded and undone, the time at
+/// which the latter were charged, the units that are wanted, and the costs of the calls.
 const LEASING: &str = "\
 local prefix, name = ARGV[1], ARGV[2]
 local micro, unit, full, period = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
-local lease, back, refund, want = tonumber(ARGV[7]), tonumber(ARGV[8]), tonumber(ARGV[9]), tonumber(ARGV[10])
+local lease, back, refund = tonumber(ARGV[7]), tonumber(ARGV[8]), tonumber(ARGV[9])
+local undo, charged, want = tonumber(ARGV[10]), tonumber(ARGV[11]), tonumber(ARGV[12])
 local found = c('HMGET', KEYS[1], 's', name)
 local s, own = found[1], 0
 local missing, last, leased, first = 0, now, 0, 0
@@ -346,14 +387,16 @@ elseif -elapsed <= period then ahead = -elapsed
 else changed = true end
 missing = math.max(missing, leased * unit)
 leased = math.max(leased - own - expired, 0)
-missing = math.max(missing - (math.min(back, own) + refund) * unit, leased * unit)
-for cost in string.gmatch(ARGV[11], '%d+') do
+local since, undone = now + ahead - charged, 0
+if since >= 0 then undone = math.max(undo * unit - since * micro, 0) end
+missing = math.max(missing - (math.min(back, own) + refund) * unit - undone, leased * unit)
+for cost in string.gmatch(ARGV[13], '%d+') do
   if missing + cost * unit <= full then missing, changed = missing + cost * unit, true end
 end
 local free = full - missing
 local granted = math.min(want, (free - math.fmod(free, 2 * unit)) / (2 * unit))
 missing, leased = missing + granted * unit, leased + granted
-if not changed and granted + own + expired + refund == 0 then return reply end
+if not changed and granted + own + expired + refund + undone == 0 then return reply end
 local refusal = not s and refused_hash()
 if refusal then return refusal end
 if granted > 0 then
@@ -388,10 +431,12 @@ impl Leased {
     pub(crate) fn execute(&mut self, arguments: &[String], now: u64) -> Option<String> {
         let [prefix, name, numbers @ .., costs] = arguments else { return None };
         let numbers: Vec<u64> = numbers.iter().map(|number| number.parse().ok()).collect::<Option<_>>()?;
-        let [micro, unit, full, period, _, unspent, refund, want] = numbers[..] else { return None };
+        let [micro, unit, full, period, _, unspent, refund, units, charged, want] = numbers[..] else {
+            return None;
+        };
         let bucket = Bucket { micro, unit, full, period };
         let costs = costs.split_whitespace().map(|cost| cost.parse().ok()).collect::<Option<_>>()?;
-        let ask = Ask { unspent, refund, costs, want };
+        let ask = Ask { unspent, refund, undo: Undo { units, charged }, costs, want };
 
         let (level, mut first) = match &self.state {
             None => (Bucket::new_level(now), 0),

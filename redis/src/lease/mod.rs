@@ -15,9 +15,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use dashmap::DashMap;
+use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
-use self::bucket::{Ask, Bucket, LeaseScript, Level, Touched};
+use self::bucket::{Ask, Bucket, LeaseScript, Level, Touched, Undo};
 use super::call::{Callee, RedisCall, RedisReply, Request, call_methods, unit_methods};
 use super::calls::{Calls, CountedCall, closed};
 use super::error::{RedisError, RedisErrorKind};
@@ -111,7 +112,8 @@ const UNKNOWN_WAIT: u64 = 50_000_000;
 /// units that it has not spent, if the runtime still runs. If a process ends without returning units, or a reply is
 /// lost, these units count as spent. Their refill begins with the first trip of any process that is made three seconds
 /// or more after they were leased. If the server's clock was set back in between, these three seconds begin with the
-/// first trip after the clock was set back.
+/// first trip after the clock was set back. If a future is dropped after a trip has charged its call, the units that
+/// cannot have been refilled since then are given back at once, if the runtime still runs.
 ///
 /// These guarantees require that the server's clock is not set forward, and that the process is not suspended together
 /// with its monotonic clock, as a virtual machine may be. Otherwise the units of a lease may be spent after its end.
@@ -194,8 +196,8 @@ pub(crate) struct HeldUnits {
     /// The beginning of the last trip that decided checks, or that returned units after other units had been spent.
     /// [`HOLD`] counts from this time.
     asked: Option<Nanos>,
-    /// The units that are refunded by the next trip.
-    refund: u64,
+    /// The charges of dropped calls, which the next trip undoes.
+    undo: Undo,
     seen: Option<Seen>,
     calls: VecDeque<WaitingCall>,
     /// `true` while a trip is under way.
@@ -220,8 +222,11 @@ struct WaitingCall {
     action: Action,
     cost: u64,
     deadline: Nanos,
-    reply: oneshot::Sender<Result<Decision, RedisError>>,
+    reply: oneshot::Sender<Reply>,
 }
+
+/// The decision on a call, and what undoes its charge.
+type Reply = Result<(Decision, Undo), RedisError>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Action {
@@ -236,8 +241,7 @@ pub(crate) struct Trip {
     calls: Vec<WaitingCall>,
     ask: Ask,
     lease: u64,
-    /// The part of `ask.refund` that is for dropped calls. The rest of `ask.refund` is for refund calls of this trip.
-    refund: u64,
+    undo: Undo,
 }
 
 impl RedisLeasesBuilder {
@@ -416,15 +420,16 @@ impl SharedLeases {
         let (reply, answer) = oneshot::channel();
         let call = WaitingCall { action, cost, deadline, reply };
         let held = change(self, key, &runtime, |_, held| held.calls.push_back(call));
-        let undo = |reply: Result<Decision, RedisError>| {
-            let is_charged = action == Action::Check && reply.is_ok_and(|decision| decision.is_allowed());
-            if is_charged && cost > 0 {
-                let task = held.change(link.now(), self.patience(), |held| held.refund(cost));
+        let undo = |reply: Reply| {
+            if let Ok((_, undo)) = reply
+                && !undo.is_empty()
+            {
+                let task = held.change(link.now(), self.patience(), |held| held.undo.add(undo));
                 start(self, task, &held, &runtime);
             }
         };
         let decided = Awaited::new(answer, None, undo).result(&link, deadline).await;
-        decided.map_err(|error| self.name.describe(error))
+        decided.map(|(decision, _)| decision).map_err(|error| self.name.describe(error))
     }
 
     /// Decides a call that does not wait.
@@ -484,7 +489,7 @@ impl HeldUnits {
             granted: 0,
             size: 1,
             asked: None,
-            refund: 0,
+            undo: Undo::default(),
             seen: None,
             calls: VecDeque::new(),
             is_asking: false,
@@ -522,16 +527,14 @@ impl HeldUnits {
         }
     }
 
-    /// Adds units to the refund of the next trip.
-    fn refund(&mut self, units: u64) {
-        self.refund = self.refund.saturating_add(units);
-    }
-
-    /// Sends a decision. If the call was dropped, the next trip refunds its units.
+    /// Sends a decision. If the call was dropped, the next trip undoes its charge. The units of a call that is decided
+    /// without a trip were taken by the last trip at the latest.
     fn send(&mut self, call: WaitingCall, decision: Decision) {
         let is_charged = call.action == Action::Check && decision.is_allowed();
-        if call.reply.send(Ok(decision)).is_err() && is_charged {
-            self.refund(call.cost);
+        let level = self.seen.filter(|_| is_charged).map(|seen| seen.level);
+        let undo = level.map_or(Undo::default(), |level| Undo::new(call.cost, level));
+        if call.reply.send(Ok((decision, undo))).is_err() {
+            self.undo.add(undo);
         }
     }
 
@@ -554,11 +557,15 @@ impl Batches for HeldUnits {
     fn next(&mut self, rules: &Rules, now: Nanos) -> Step<Trip> {
         let mut calls = Vec::new();
         let mut costs = Vec::new();
-        let mut refund = self.refund;
+        let mut refund = 0_u64;
         while calls.len() < MAX_BATCH {
             let Some(call) = self.calls.pop_front() else { break };
-            // The caller of an expired call notices the deadline itself.
-            if call.reply.is_closed() || call.deadline <= now {
+            if call.reply.is_closed() {
+                continue;
+            }
+            if call.deadline <= now {
+                let _ =
+                    call.reply.send(Err(RedisError::new(RedisErrorKind::Late, "no trip was made in time")));
                 continue;
             }
             match call.action {
@@ -579,17 +586,22 @@ impl Batches for HeldUnits {
         let mut want = self.left;
         if calls.is_empty() {
             let end = self.asked.map_or(now, |asked| asked.saturating_add(HOLD));
-            if now < end && !rules.is_brief {
-                return Step::Wait(end);
+            let is_held = now < end && !rules.is_brief;
+            if self.undo.is_empty() {
+                if is_held {
+                    return Step::Wait(end);
+                }
+                if self.granted == 0 {
+                    return Step::End;
+                }
             }
-            if self.granted == 0 && refund == 0 {
-                return Step::End;
+            if !is_held {
+                // If some units were spent, the next calls may follow soon, so the task goes on.
+                let spent = self.granted - self.left;
+                self.size = (spent / 2).max(1);
+                want = 0;
+                self.asked = self.asked.filter(|_| spent > 0).map(|_| now);
             }
-            // If some units were spent, the next calls may follow soon, so the task goes on.
-            let spent = self.granted - self.left;
-            self.size = (spent / 2).max(1);
-            want = 0;
-            self.asked = self.asked.filter(|_| spent > 0).map(|_| now);
         } else if !costs.is_empty() {
             let is_soon = self.asked.is_some_and(|asked| now < asked.saturating_add(HOLD));
             self.size = if is_soon { (2 * self.size).min(rules.units) } else { 1 };
@@ -597,8 +609,9 @@ impl Batches for HeldUnits {
             want = self.size.saturating_sub(costs.iter().sum());
         }
         self.is_asking = true;
-        let ask = Ask::new(self.left, refund, costs, if rules.is_brief { 0 } else { want });
-        Step::Trip(Trip { calls, ask, lease: self.lease, refund: mem::take(&mut self.refund) })
+        let undo = mem::take(&mut self.undo);
+        let ask = Ask::new(self.left, refund, undo, costs, if rules.is_brief { 0 } else { want });
+        Step::Trip(Trip { calls, ask, lease: self.lease, undo })
     }
 
     fn deadlines(trip: &Trip) -> Option<Deadlines> {
@@ -607,7 +620,7 @@ impl Batches for HeldUnits {
 
     fn put_back(&mut self, trip: Trip) {
         self.is_asking = false;
-        self.refund(trip.refund);
+        self.undo.add(trip.undo);
         trip.calls.into_iter().rev().for_each(|call| self.calls.push_front(call));
     }
 
@@ -647,9 +660,10 @@ impl Batches for HeldUnits {
         trip.calls.into_iter().for_each(|call| drop(call.reply.send(Err(error.clone()))));
     }
 
-    fn abandon(&mut self, _: &Rules, _: Nanos) {
+    fn abandon(&mut self, _: &Rules, _: Nanos) -> Option<Handle> {
         self.lose();
         self.calls.clear();
+        None
     }
 
     fn is_idle(&self) -> bool {

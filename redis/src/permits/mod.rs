@@ -121,7 +121,8 @@ const LEASES: (Duration, Duration) = (Duration::from_millis(100), Duration::from
 ///   the key is made, ends or waits on another runtime, the permits expire and are lost.
 /// - The layer does not end a request whose permit was lost, and does not tell its handler the fencing token.
 /// - A permit that is dropped while the server cannot be reached stays taken until the server can be reached, or until
-///   the permit expires.
+///   the permit expires. A permit that is dropped on a runtime that ends before the server was informed stays taken
+///   until it expires.
 ///
 /// # Limits of other kinds
 ///
@@ -505,14 +506,13 @@ impl Place {
 
     /// Starts another task if the task of the records has ended or is not driven.
     fn tend(&self) {
-        self.start(self.records.tend(self.shared.links.any().now(), self.shared.patience()));
+        let task = self.records.tend(self.shared.links.any().now(), self.shared.patience());
+        start(&self.shared, task, &self.records, &self.runtime());
     }
 
-    fn start(&self, task: Option<u64>) {
-        let Self { shared, records, runtime, .. } = self;
-        // The runtime in which the call was made may have ended.
-        let present = Handle::try_current();
-        start(shared, task, records, present.as_ref().unwrap_or(runtime));
+    /// Returns the present runtime, since that in which the call was made may have ended.
+    fn runtime(&self) -> Handle {
+        Handle::try_current().unwrap_or_else(|_| self.runtime.clone())
     }
 
     /// Returns whether the call waits in the queue of the server.
@@ -661,11 +661,15 @@ fn log_refused(_: &RedisError, _: u64) {}
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let Self { shared, number, .. } = &*self;
+        let Self { shared, records, number, .. } = &*self;
         shared.listener.forget(*number);
-        let now = shared.links.any().now();
+        let (runtime, now) = (self.runtime(), shared.links.any().now());
         let expires = now.saturating_add(shared.rules.lease);
-        self.start(self.records.change(now, shared.patience(), |state| state.leave(*number, expires)));
+        let task = records.change(now, shared.patience(), |state| {
+            state.leave(*number, expires);
+            state.left_on(&runtime);
+        });
+        start(shared, task, records, &runtime);
     }
 }
 

@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use std::mem;
 use std::time::Duration;
 
+use tokio::runtime::Handle;
 use tokio::sync::{oneshot, watch};
 
 use crate::connection::Command;
@@ -173,6 +174,8 @@ pub(crate) struct State {
     /// The numbers of the records that the server may still have, but must remove, each with the time at which the
     /// record expires.
     leaving: BTreeMap<u64, Nanos>,
+    /// The runtime on which a call has left last. If the runtime of the task ends, the next task is started there once.
+    left_on: Option<Handle>,
     peeks: Vec<Peek>,
     polls: PollSchedule,
     /// After a failed trip, the time of the next attempt to renew or remove records.
@@ -447,6 +450,11 @@ impl State {
         }
     }
 
+    /// Records the runtime on which a call has left.
+    pub(super) fn left_on(&mut self, runtime: &Handle) {
+        self.left_on = Some(runtime.clone());
+    }
+
     /// Returns whether the call with this number waits for a permit.
     pub(super) fn is_waiting(&self, number: u64) -> bool {
         self.records.get(&number).is_some_and(Record::waits)
@@ -704,18 +712,20 @@ impl Batches for State {
     }
 
     /// New calls end with an error. The other records are renewed by the next task, if that task is started in time.
-    fn abandon(&mut self, rules: &Rules, now: Nanos) {
+    fn abandon(&mut self, rules: &Rules, now: Nanos) -> Option<Handle> {
         self.peeks.clear();
+        let next = self.left_on.take();
+        if self.records.is_empty() && next.is_none() {
+            // No call is left that starts another task when it ends.
+            self.leaving.clear();
+        }
         for (number, record) in &self.records {
             if record.phase() == Some(Phase::Sent) {
                 self.leaving.insert(*number, now.saturating_add(rules.lease));
             }
         }
         self.records.retain(|_, record| !matches!(record.phase(), Some(Phase::New | Phase::Sent)));
-        if self.records.is_empty() {
-            // Perhaps no runtime is left on which the server could be informed.
-            self.leaving.clear();
-        }
+        next.filter(|_| !self.is_idle())
     }
 
     fn is_idle(&self) -> bool {

@@ -61,6 +61,20 @@ fn a_waiter_gets_its_permit_if_the_runtime_that_made_the_trips_ends() {
     runtime().block_on(until_admitted(&limiter));
 }
 
+#[test]
+fn a_permit_is_free_if_the_runtime_that_made_the_trips_ends_when_it_is_dropped() {
+    let server = RedisServer::start();
+    let limiter = limiter(&server);
+    let (first, second) = (runtime(), runtime());
+    let permit = first.block_on(limiter.acquire_permit("a")).unwrap().unwrap();
+    // The task of the key is on the first runtime, which is not driven any more.
+    second.block_on(async move { drop(permit) });
+    drop(first);
+    let other = self::limiter(&server);
+    let admitted = async { tokio::time::timeout(LEASE / 4, other.acquire_permit("a")).await };
+    assert!(second.block_on(admitted).expect("it waits for the lease").unwrap().is_ok());
+}
+
 /// Calls that wait for a permit, some of which are kept and not polled.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_kept_call_holds_its_place_and_its_permit_until_it_is_dropped() {

@@ -31,8 +31,9 @@ impl Both {
     }
 
     /// Makes a trip of a process, and compares the replies and the values. The numbers are the units that are returned,
-    /// refunded and wanted. Returns the reply.
-    fn trip(&mut self, process: u64, numbers: [u64; 3], costs: &[u64], now: u64) -> String {
+    /// refunded and undone, the time at which the latter were charged, and the units that are wanted. Returns the
+    /// reply.
+    fn trip(&mut self, process: u64, numbers: [u64; 5], costs: &[u64], now: u64) -> String {
         let Bucket { micro, unit, full, period } = self.bucket;
         let numbers = [&[micro, unit, full, period, LEASE], &numbers[..]].concat();
         let texts = |numbers: &[u64]| numbers.iter().map(u64::to_string).collect::<Vec<_>>();
@@ -71,7 +72,12 @@ fn compare(trips: u64) {
             };
             let costs: Vec<_> = (0..random.below(4)).map(|_| units(random)).collect();
             let refund = if random.below(10) == 0 { units(random) } else { 0 };
-            let numbers = [random.below(12), refund, random.below(12)];
+            let undo = if random.below(10) == 0 { units(random) } else { 0 };
+            let charged = match random.below(8) {
+                0 => now + random.scaled_below(period),
+                _ => now - random.scaled_below(period),
+            };
+            let numbers = [random.below(12), refund, undo, charged, random.below(12)];
             let reply = both.trip(random.below(5), numbers, &costs, now);
             leased += u64::from(both.value.leases.len() > 1);
             expired += u64::from(!reply.ends_with(" 0"));
@@ -84,7 +90,7 @@ fn compare(trips: u64) {
 fn an_abandoned_lease_expires_after_the_clock_was_set_back() {
     let mut both = Both::new("10/s burst 20".parse().unwrap());
     for process in [0, 1] {
-        both.trip(process, [0, 0, 4], &[], START + 1_000 * process);
+        both.trip(process, [0, 0, 0, 0, 4], &[], START + 1_000 * process);
     }
     let now = START - 3_600_000_000;
     for (later, end, what) in [
@@ -93,7 +99,7 @@ fn an_abandoned_lease_expires_after_the_clock_was_set_back() {
         (LEASE, " 8 0 8", "the leases have expired"),
         (2 * LEASE, " 0 0 0", "later"),
     ] {
-        let reply = both.trip(2, [0; 3], &[0], now + later);
+        let reply = both.trip(2, [0; 5], &[0], now + later);
         assert!(reply.ends_with(end), "{what}: {reply}");
     }
 }

@@ -209,6 +209,49 @@ async fn a_call_that_is_dropped_long_after_its_trip_charges_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_dropped_call_gives_back_no_units_that_were_refilled() {
+    let server = RedisInProcess::new(MS);
+    let bucket = TokenBucket::new(Quota::per_second(10));
+    let [first, second] = [(); 2].map(|()| limiter(&server, bucket.clone(), 10));
+    let mut call = Box::pin(first.check_n("a", 10));
+    assert!(call.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    sleep(3_000 * MS).await;
+    assert!(second.check_n("a", 10).await.unwrap().is_allowed());
+    drop(call);
+    sleep(5 * MS).await;
+    assert!(!second.check_n("a", 10).await.unwrap().is_allowed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dropped_call_gives_back_its_units_at_once() {
+    let server = RedisInProcess::new(MS);
+    let [first, second] = [(); 2].map(|()| limiter(&server, per_minute(100), 10));
+    let mut call = Box::pin(first.check_n("a", 50));
+    assert!(call.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    sleep(5 * MS).await;
+    assert_eq!(second.peek("a").await.unwrap().remaining(), 50);
+    drop(call);
+    sleep(5 * MS).await;
+    assert_eq!(second.peek("a").await.unwrap().remaining(), 100);
+}
+
+#[tokio::test(start_paused = true)]
+async fn calls_that_expire_while_they_wait_for_a_trip_are_late() {
+    let server = RedisInProcess::new(MS);
+    let limiter = limiter(&server, per_minute(100), 10);
+    server.set_running(false);
+    let first = tokio::spawn(limiter.check("a"));
+    // The trip of the first call begins at the same time, so that both calls have the same deadline.
+    for _ in 0..3 {
+        tokio::task::yield_now().await;
+    }
+    let second = tokio::spawn(limiter.check("a"));
+    for call in [first, second] {
+        assert_eq!(call.await.unwrap().unwrap_err().kind(), RedisErrorKind::Late);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_trip_without_reply_loses_its_units_and_admits_no_more_than_the_limit() {
     let server = RedisInProcess::new(MS);
     let limiters = [(); 2].map(|()| limiter(&server, per_minute(40), 10));

@@ -1,9 +1,11 @@
 //! Eight processes that lease units from one bucket, in virtual time. An exact bucket judges what they admit.
 
+use std::future::poll_fn;
 use std::sync::{Arc, Mutex};
+use std::task::Poll;
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::in_process::RedisInProcess;
 use crate::tests::Random;
@@ -64,8 +66,11 @@ impl Outcome {
     }
 }
 
-/// Makes the calls. At `killed`, in milliseconds, process 0 is killed and loses the units that it holds.
-async fn run(calls: Vec<(u64, usize)>, units: u64, killed: Option<u64>) -> Outcome {
+/// Makes the calls. At `killed`, in milliseconds, process 0 is killed and loses the units that it holds. Of the calls in
+/// the first two of four seconds, `dropped` percent are polled once and, if they are not decided by then, dropped two
+/// seconds later.
+async fn run(calls: Vec<(u64, usize)>, units: u64, killed: Option<u64>, dropped: u64) -> Outcome {
+    let mut random = Random(0x2545_f491_4f6c_dd1d);
     let server = RedisInProcess::new(ROUND_TRIP);
     let machines: Vec<_> = (0..PROCESSES).map(|_| server.machine()).collect();
     let limiter =
@@ -85,9 +90,16 @@ async fn run(calls: Vec<(u64, usize)>, units: u64, killed: Option<u64>) -> Outco
             continue;
         }
         exact += u64::from(BUCKET.check(&mut state, at(time), 1).is_allowed());
-        let (call, admissions) = (limiters[process].check("a"), Arc::clone(&admissions));
+        let (mut call, admissions) = (Box::pin(limiters[process].check("a")), Arc::clone(&admissions));
+        let is_kept = ms % 4_000 < 2_000 && random.below(100) < dropped;
+        let kept = is_kept.then(|| Duration::from_millis(2_000 + random.below(50)));
         tasks.push(tokio::spawn(async move {
-            if call.await.unwrap().is_allowed() {
+            let decision = match (poll_fn(|cx| Poll::Ready(call.as_mut().poll(cx))).await, kept) {
+                (Poll::Ready(decision), _) => decision,
+                (Poll::Pending, None) => call.await,
+                (Poll::Pending, Some(kept)) => return sleep(kept).await,
+            };
+            if decision.unwrap().is_allowed() {
                 // A call that took no time was decided in its process.
                 let now = Instant::now();
                 let decided = if now == time { now } else { now - ROUND_TRIP / 2 };
@@ -127,24 +139,35 @@ fn verify(name: &str, outcome: &Outcome, lost: u64, max_trips: f64) {
 
 #[tokio::test(start_paused = true)]
 async fn at_80_percent_load_a_lease_of_10_units_saves_nine_of_ten_trips() {
-    verify("even", &run(calls(80, even), 10, None).await, 0, 0.11);
-    verify("skewed", &run(calls(80, skewed), 10, None).await, 0, 0.11);
+    verify("even", &run(calls(80, even), 10, None, 0).await, 0, 0.11);
+    verify("skewed", &run(calls(80, skewed), 10, None, 0).await, 0, 0.11);
 }
 
 #[tokio::test(start_paused = true)]
 async fn at_200_percent_load_denials_cost_few_trips() {
-    verify("even", &run(calls(200, even), 25, None).await, 0, 0.7);
-    verify("skewed", &run(calls(200, skewed), 25, None).await, 0, 0.7);
+    verify("even", &run(calls(200, even), 25, None, 0).await, 0, 0.7);
+    verify("skewed", &run(calls(200, skewed), 25, None, 0).await, 0, 0.7);
 }
 
 #[tokio::test(start_paused = true)]
 async fn bursts_after_pauses_are_admitted_as_by_one_bucket() {
-    verify("bursts, 10", &run(bursts(), 10, None).await, 0, 1.0);
-    verify("bursts, 25", &run(bursts(), 25, None).await, 0, 1.0);
+    verify("bursts, 10", &run(bursts(), 10, None, 0).await, 0, 1.0);
+    verify("bursts, 25", &run(bursts(), 25, None, 0).await, 0, 1.0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn calls_that_are_dropped_give_back_no_units_that_were_refilled() {
+    for units in [1, 10] {
+        for calls in [bursts(), calls(80, even), calls(200, even)] {
+            let outcome = run(calls, units, None, 30).await;
+            print("dropped", &outcome);
+            assert!(outcome.over == 0 && outcome.admitted > 500, "{outcome:?}");
+        }
+    }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_killed_process_loses_no_more_than_its_lease() {
-    verify("killed at 80 %", &run(calls(80, even), 10, Some(3_000)).await, 10, 0.11);
-    verify("killed at 200 %", &run(calls(200, even), 25, Some(3_000)).await, 25, 0.7);
+    verify("killed at 80 %", &run(calls(80, even), 10, Some(3_000), 0).await, 10, 0.11);
+    verify("killed at 200 %", &run(calls(200, even), 25, Some(3_000), 0).await, 25, 0.7);
 }

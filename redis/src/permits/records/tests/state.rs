@@ -247,13 +247,24 @@ fn a_task_that_is_not_driven_is_replaced_and_its_trips_are_made_again() {
 }
 
 #[test]
+fn a_record_is_removed_if_the_runtime_ended_during_the_trip_that_created_it() {
+    let mut setting = Setting::new();
+    let _call = setting.call(0, 0);
+    let _lost = setting.trip(0);
+    assert!(setting.records.abandon(setting.task, false, &RULES, at(1)).is_none());
+    // The call gets an error, and ends.
+    setting.change(2, |state| state.leave(0, at(3_002)));
+    assert_eq!(setting.trips(2, &[]), [(Kind::Leave, 0)]);
+}
+
+#[test]
 fn a_task_whose_runtime_ends_during_a_trip_leaves_records_for_the_next_task_to_remove() {
     let mut setting = Setting::new();
     let _waiter = setting.call(0, 0);
     setting.trips(0, &[Found::Waits(0)]);
     let _new = setting.call(1, 5);
     let _lost = setting.trip(5);
-    setting.records.abandon(setting.task, false, &RULES, at(6));
+    assert!(setting.records.abandon(setting.task, false, &RULES, at(6)).is_none());
     let _next = setting.call(2, 10);
     let made = setting.trips(10, &[Found::Waits(1)]);
     assert_eq!(made, [(Kind::Queue, 2), (Kind::Leave, 1)]);
