@@ -271,8 +271,9 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
     /// Returns the time from which this member of a tuple admits a call of `cost` that is first in the queue, for an
     /// admission at `now`. The state is not advanced to `now`. Returns [`Nanos::MAX`] if the time is unknown.
     ///
-    /// A window that admits the call at its own latest reading has perhaps done so for a while, so this reading must not
-    /// move the schedules of the others. The latest reading of a member whose units are released is that of the release.
+    /// A window that admits the call at its own latest reading has perhaps done so for a while, so this reading must
+    /// not move the schedules of the others. The latest reading of a member whose units are released is that of the
+    /// release.
     #[doc(hidden)]
     fn due_from(&self, state: &mut Self::State, now: Nanos, cost: u64) -> Nanos {
         let last = self.last_update(state);

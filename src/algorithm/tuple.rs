@@ -254,8 +254,8 @@ macro_rules! tuple {
                 Some(latest)
             }
 
-            /// Returns the latest time of the members. Each is asked at its own latest reading, which may be earlier than
-            /// that of the tuple.
+            /// Returns the latest time of the members. Each is asked at its own latest reading, which may be earlier
+            /// than that of the tuple.
             fn due_from(&self, state: &mut Self::State, now: Nanos, cost: u64) -> Nanos {
                 Nanos::ZERO$(.max(self.$at.due_from(&mut state.$at, now, cost)))+
             }
