@@ -2,7 +2,8 @@
 //!
 //! Anna's plan is free: five requests at once, then one every twelve seconds. Bert pays: twenty at once. All other
 //! callers are limited by address: three at once. In addition, each route serves twelve requests a minute, for all
-//! callers together, and each address may send sixty requests a minute, whoever sends them. Start the server:
+//! callers together, and each address may send sixty requests at once, then one a second, whoever sends them. Start the
+//! server:
 //!
 //! ```text
 //! cargo run --example per_user
@@ -33,8 +34,8 @@
 //! ```
 //!
 //! A caller with a wrong token is treated as anonymous. A guess that is right would have a budget of its own, so the
-//! limit by address comes before the token is looked at: an address can try sixty tokens a minute. To set another
-//! address of the server, run `cargo run --example per_user -- 127.0.0.1:8080`. Ctrl-C ends the server.
+//! limit by address comes before the token is looked at: an address can try sixty tokens at once, then one a second. To
+//! set another address of the server, run `cargo run --example per_user -- 127.0.0.1:8080`. Ctrl-C ends the server.
 
 use std::net::SocketAddr;
 use std::process::ExitCode;

@@ -92,6 +92,9 @@ impl From<Duration> for Nanos {
 /// it for other waits, such as for the replies of the server.
 pub trait Clock: fmt::Debug + Send + Sync + 'static {
     /// Returns the time now.
+    ///
+    /// It must not panic, and must not call the limiter, whose lock may be held. If it panics when a call ends or is
+    /// cancelled, what the call holds may stay taken.
     fn now(&self) -> Nanos;
 
     /// Returns whether each reading is at least as large as all earlier readings. If `true`, a limiter in memory may

@@ -5,6 +5,7 @@
 //! This is the fast path. All other calls go through a [`Key`].
 
 use std::mem;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use super::Shared;
@@ -33,8 +34,12 @@ struct Charged<'k, 'a, A: Algorithm> {
 impl<A: Algorithm> Drop for Charged<'_, '_, A> {
     fn drop(&mut self) {
         if A::NEEDS_RELEASE {
-            drop(SharedPermit::of_admitted(self.key.algorithm(), self.cost));
-            self.key.end(self.cost);
+            let release = || {
+                drop(SharedPermit::of_admitted(self.key.algorithm(), self.cost));
+                self.key.end(self.cost);
+            };
+            // A second panic would end the process.
+            let _ = catch_unwind(AssertUnwindSafe(release));
         }
     }
 }

@@ -15,9 +15,10 @@ const WEIGHT: u128 = 16;
 pub(super) struct Service {
     /// The virtual time. It never falls.
     served: u128,
-    /// The virtual time when calls began to wait, and the time of that. If the clock was set back, the time is the
-    /// earliest at which a call has ended since.
+    /// The virtual time when calls began to wait, and the time of that.
     began: (u128, Nanos),
+    /// While the clock is behind that time: the earliest time at which a call has ended since it was set back.
+    behind: Option<Nanos>,
     /// The largest service that any caller ever had.
     largest: u128,
     /// The usual service of a call.
@@ -29,6 +30,7 @@ impl Service {
     pub(super) fn begin(&mut self, now: Nanos) {
         self.served = self.largest;
         self.began = (self.served, now);
+        self.behind = None;
     }
 
     /// Returns the service with which a caller begins to wait.
@@ -60,9 +62,10 @@ impl Service {
     /// Returns the service of a caller after a call of `cost`, which was in progress from `since` to `now`. It counts
     /// from when calls began to wait.
     pub(super) fn charge(&mut self, service: u128, cost: u64, since: Nanos, now: Nanos) -> u128 {
+        let began = self.began.1;
         // Otherwise calls would be free until a clock that was set back is where it was.
-        self.began.1 = self.began.1.min(now);
-        let time = now.saturating_since(since.max(self.began.1));
+        self.behind = (now < began).then(|| self.behind.map_or(now, |behind| behind.min(now)));
+        let time = now.saturating_since(since.max(self.behind.unwrap_or(began)));
         let charge = u128::from(cost) * u128::from(time);
         // A call that takes very long counts as two usual ones. Otherwise a single one would let all new callers wait
         // for hours. Without a whole grain, the average would never grow.

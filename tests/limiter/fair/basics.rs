@@ -279,29 +279,58 @@ fn a_call_waits_no_longer_than_its_maximum_wait() {
     is_unused(&limiter);
 }
 
+/// Calls that wait, each with its caller.
+type Crowd = Vec<(usize, PolledByHand<FairAcquire>)>;
+
+/// Ends a call. Returns the caller whose call is admitted in its place, and the permit of that call.
+#[track_caller]
+fn end(permit: Permit, crowd: &mut Crowd) -> (usize, Permit) {
+    drop(permit);
+    let at = crowd.iter().position(|(_, call)| call.is_woken()).expect("one is admitted");
+    let (caller, mut call) = crowd.remove(at);
+    (caller, admitted(&mut call))
+}
+
 /// Calls began to wait at a reading that the clock reaches again only after 1,000 s.
 #[test]
 fn a_clock_that_is_set_back_starves_no_caller() {
     let (limiter, clock) = fair(Concurrency::per_key(1).total(1));
     clock.set(SECOND * 1_000);
     let first = taken(&limiter, "first");
-    let mut waiting: Vec<_> = (0..100).map(|nth| (nth % 2, queued(&limiter, ["a", "b"][nth % 2]))).collect();
-    let mut next = |permit: Permit| {
-        drop(permit);
-        let at = waiting.iter().position(|(_, call)| call.is_woken()).expect("one is admitted");
-        let (caller, mut call) = waiting.remove(at);
-        (caller, admitted(&mut call))
-    };
-    let (_, permit) = next(first);
+    let mut crowd: Crowd = (0..100).map(|nth| (nth % 2, queued(&limiter, ["a", "b"][nth % 2]))).collect();
+    let (_, permit) = end(first, &mut crowd);
     clock.advance(SECOND);
-    let (_, mut permit) = next(permit);
+    let (_, mut permit) = end(permit, &mut crowd);
     clock.set(Duration::ZERO);
     let mut got = [0; 2];
     for _ in 0..8 {
         clock.advance(SECOND);
         let caller;
-        (caller, permit) = next(permit);
+        (caller, permit) = end(permit, &mut crowd);
         got[caller] += 1;
+    }
+    assert!(got.iter().all(|calls| *calls >= 3), "{got:?}");
+}
+
+/// Calls that began before any call waited are not charged for the time before that, although another call ended while
+/// the clock was set back.
+#[test]
+fn a_clock_that_is_set_back_and_set_again_starves_no_caller() {
+    let (limiter, clock) = fair(Concurrency::per_key(2).total(2));
+    let [a, b] = ["a", "b"].map(|key| taken(&limiter, key));
+    clock.set(SECOND * 1_000);
+    let mut crowd: Crowd =
+        (0..80).map(|nth| (nth % 4, queued(&limiter, ["a", "b", "c", "d"][nth % 4]))).collect();
+    clock.set(SECOND);
+    let (_, mut first) = end(b, &mut crowd);
+    clock.set(SECOND * 1_001);
+    let (_, mut second) = end(a, &mut crowd);
+    let mut got = [0; 4];
+    for _ in 0..16 {
+        clock.advance(SECOND);
+        let (caller, permit) = end(first, &mut crowd);
+        got[caller] += 1;
+        (first, second) = (second, permit);
     }
     assert!(got.iter().all(|calls| *calls >= 3), "{got:?}");
 }

@@ -21,6 +21,7 @@ enum Fault {
     ChargeFromOwnService,
     ChargeFromAdmission,
     FreeAfterAStepBack,
+    StepBackIsForEver,
     PlainAverage,
     NoTimeIsAverage,
     PassesWithoutAMark,
@@ -38,7 +39,7 @@ enum Fault {
     CallAboveTheTotalWaits,
 }
 
-const FAULTS: [Fault; 25] = [
+const FAULTS: [Fault; 26] = [
     Fault::TiesByArrival,
     Fault::NoService,
     Fault::NoStartAtU,
@@ -49,6 +50,7 @@ const FAULTS: [Fault; 25] = [
     Fault::ChargeFromOwnService,
     Fault::ChargeFromAdmission,
     Fault::FreeAfterAStepBack,
+    Fault::StepBackIsForEver,
     Fault::PlainAverage,
     Fault::NoTimeIsAverage,
     Fault::PassesWithoutAMark,
@@ -120,6 +122,8 @@ struct Model {
     turn: u64,
     served: u128,
     began: (u128, Nanos),
+    /// The readings at which calls ended since the clock was set back behind `began`.
+    behind: Vec<Nanos>,
     largest: u128,
     usual: u128,
     told: Vec<Told>,
@@ -136,6 +140,7 @@ impl Model {
             turn: 0,
             served: 0,
             began: (0, Nanos::ZERO),
+            behind: Vec::new(),
             largest: 0,
             usual: 0,
             told: Vec::new(),
@@ -245,6 +250,7 @@ impl Model {
                 self.served = self.largest;
             }
             self.began = (self.served, now);
+            self.behind.clear();
         }
         if self.waits(call.caller) == 0 {
             let usual = if self.has(Fault::NoStartAtU) { 0 } else { self.usual };
@@ -333,10 +339,16 @@ impl Model {
     fn end(&mut self, progress: Progress, now: Nanos) {
         let Progress { caller: id, cost, since } = progress;
         if !self.waiting.is_empty() {
-            if !self.has(Fault::FreeAfterAStepBack) {
-                self.began.1 = self.began.1.min(now);
+            if now < self.began.1 {
+                self.behind.push(now);
+            } else if !self.has(Fault::StepBackIsForEver) {
+                self.behind.clear();
             }
-            let since = if self.has(Fault::ChargeFromAdmission) { since } else { since.max(self.began.1) };
+            let mut began = self.began.1;
+            if !self.has(Fault::FreeAfterAStepBack) {
+                began = self.behind.iter().copied().min().unwrap_or(began);
+            }
+            let since = if self.has(Fault::ChargeFromAdmission) { since } else { since.max(began) };
             let charge = u128::from(cost) * u128::from(now.saturating_since(since));
             let floor = if self.has(Fault::ChargeFromOwnService) { 0 } else { self.began.0 };
             self.raise(id, self.caller(id).service.max(floor) + charge);
