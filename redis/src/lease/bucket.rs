@@ -266,7 +266,8 @@ impl Undo {
         self.units == 0
     }
 
-    /// Adds other charges. The sum gives back no more than both would, since it counts from the earlier time.
+    /// Adds other charges. From the first charge on, what is refilled counts only once against their sum, since the bucket
+    /// refills all of them one after another.
     pub(super) fn add(&mut self, other: Self) {
         let charged = if self.is_empty() { other.charged } else { self.charged.min(other.charged) };
         *self = Self { units: self.units.saturating_add(other.units), charged };
