@@ -58,7 +58,7 @@ pub(super) trait Batches: Send + 'static {
 
     /// Ends a trip that has changed nothing, and that is made again. Either the trip was too late for one of its calls,
     /// or another node has the key.
-    fn put_back(&mut self, trip: Self::Trip);
+    fn put_back(&mut self, rules: &Self::Rules, trip: Self::Trip);
 
     /// Ends the calls that no task serves any more, because the runtime of their task has ended. Returns the runtime on
     /// which the next task is started at once, if any.
@@ -348,7 +348,7 @@ impl<L: Serves> Running<L> {
             Attempted::Over(Ok(found)) => calls.finish(&rules, trip, found, sent, now),
             Attempted::Over(Err(error)) => calls.fail(&rules, trip, &error, now),
             Attempted::Again(next) => {
-                calls.put_back(trip);
+                calls.put_back(&rules, trip);
                 return ControlFlow::Continue(Some(next));
             }
         }

@@ -116,7 +116,8 @@ pub(super) struct Outcome {
     decision: Decision,
     /// The server's time at which the decision was made.
     now: Nanos,
-    /// The time for which the call was charged: the key's time or, for a call that waits, the time of its admission.
+    /// The time for which the call was charged: the key's time or, for a call that waits, the time of its admission. Of
+    /// a call that was queued, this may be its slot, up to [`MAX_OVERDUE`] before `now`.
     charged_at: Nanos,
     /// The mark of a `Reserve`, which identifies its charge, so that the charge can be given back.
     mark: Option<u128>,
@@ -460,6 +461,7 @@ impl<A: StoredAlgorithm> Operation<A> {
         let cost = self.cost;
         let before = state.clone();
         let mut mark = None;
+        let mut slot = None;
         let mut charged = 0;
         let mut was_used = false;
         let (decision, changed) = match self.action {
@@ -480,6 +482,10 @@ impl<A: StoredAlgorithm> Operation<A> {
             Action::CheckToQueue(max_wait, waited) => {
                 let queued =
                     waited.and_then(|waited| admission_of_queued(algorithm, state, now, cost, waited));
+                let queued = queued.map(|(decision, at)| {
+                    slot = Some(at);
+                    decision
+                });
                 match queued.or_else(|| denial_to_queue(algorithm, state, now, cost, max_wait)) {
                     Some(decision) => (decision, decision.is_allowed()),
                     None => {
@@ -531,8 +537,9 @@ impl<A: StoredAlgorithm> Operation<A> {
                 (limiter.peek(state, now, 0), true)
             }
         };
-        let charged_at =
-            now.saturating_add(Nanos::from(decision.delay()).0).max(algorithm.last_update(state));
+        // A bucket has charged a call that was queued at its slot, which may be in the future if the clock was set back.
+        let at = slot.map_or(now, |slot: Nanos| slot.min(now));
+        let charged_at = at.saturating_add(Nanos::from(decision.delay()).0).max(algorithm.last_update(state));
         // If the clock was set back by more than a period, the state continues from the new time. That state must be
         // written: otherwise the key would not change until the clock reaches the old time again.
         let must_keep = limiter.must_keep(&before, state);
@@ -569,20 +576,20 @@ impl Outcome {
 
 /// Charges a call that has been queued for `waited` nanoseconds, if it is due. A bucket or a `Smooth` charges it at its
 /// scheduled time, but at most [`MAX_OVERDUE`] before `now`. So a late question does not lower the rate, and a stall of
-/// the process stores nothing.
+/// the process stores nothing. Returns the decision, and the time for which the call was charged.
 fn admission_of_queued<A: StoredAlgorithm>(
     algorithm: &A,
     state: &mut A::State,
     now: Nanos,
     cost: u64,
     waited: u64,
-) -> Option<Decision> {
+) -> Option<(Decision, Nanos)> {
     // These looks must not advance the state, which may be overdue.
     if !algorithm.peek(&mut state.clone(), now, cost).is_allowed() {
         return None;
     }
-    algorithm.admit_queued(state, now, Nanos(now.0.saturating_sub(waited)), cost)?;
-    Some(algorithm.peek(&mut state.clone(), now, 0))
+    let at = algorithm.admit_queued(state, now, Nanos(now.0.saturating_sub(waited)), cost)?;
+    Some((algorithm.peek(&mut state.clone(), now, 0), at))
 }
 
 /// Returns the denial of a call that can be queued for at most `max_wait` nanoseconds. Counts nothing. The wait in the

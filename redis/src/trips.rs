@@ -717,6 +717,27 @@ impl<A: StoredAlgorithm> Retries<A> {
     /// if there is none.
     #[must_use]
     fn add(&self, key: &Arc<str>, charge: Pending<A>, error: RedisError, now: Nanos) -> Option<u64> {
+        let mut queue = self.put(key, charge, error)?;
+        let until = self.until.load(Ordering::Relaxed);
+        (until == 0 || now.0 > until).then(|| self.next_task(&mut queue, now))
+    }
+
+    /// Adds a charge of a runtime that has ended. If there is no task, the next caller starts one.
+    fn park(&self, key: &Arc<str>, charge: Pending<A>, error: RedisError) {
+        if let Some(_locked) = self.put(key, charge, error)
+            && self.until.load(Ordering::Relaxed) == 0
+        {
+            self.until.store(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Adds a charge, and returns the locked queue. Returns `None` if the charge is lost.
+    fn put(
+        &self,
+        key: &Arc<str>,
+        charge: Pending<A>,
+        error: RedisError,
+    ) -> Option<MutexGuard<'_, RetryQueue<A>>> {
         let mut queue = self.lock();
         if queue.charges.len() >= MAX_RETRIES && !queue.charges.contains_key(key) {
             drop(queue);
@@ -726,8 +747,7 @@ impl<A: StoredAlgorithm> Retries<A> {
         let charges = queue.charges.entry(Arc::clone(key)).or_default();
         let other = charges.iter_mut().try_fold(charge, |charge, sum| sum.add(charge));
         charges.extend(other);
-        let until = self.until.load(Ordering::Relaxed);
-        (until == 0 || now.0 > until).then(|| self.next_task(&mut queue, now))
+        Some(queue)
     }
 }
 
@@ -843,11 +863,11 @@ impl<A: StoredAlgorithm> Drop for Flight<A> {
         if !self.has_ended {
             let is_own = |_: &Arc<str>, waiting: &Waiting<A>| waiting.flight == self.number;
             let Some((key, waiting)) = self.trips.flights.remove_if(&self.key, is_own) else { return };
-            // The charges that wait were not sent, and may be those of other runtimes. A later charge starts the task
-            // that makes them.
+            // The charges that wait were not sent, and may be those of other runtimes. If no task tries charges again,
+            // the next charge starts one.
             for charge in waiting.calls.into_iter().filter(Pending::is_charge) {
                 let error = RedisError::new(RedisErrorKind::NoRuntime, "the runtime of the trips has ended");
-                let _ = self.trips.retries.add(&key, charge, error, self.trips.links.any().now());
+                self.trips.retries.park(&key, charge, error);
             }
         }
     }

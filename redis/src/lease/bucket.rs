@@ -63,7 +63,7 @@ pub(super) struct Ask {
     unspent: u64,
     /// The units that are refunded.
     refund: u64,
-    /// The units of dropped calls, which are given back as far as they cannot have been refilled.
+    /// The charges of dropped calls, which are given back as far as they cannot have been refilled.
     undo: Undo,
     /// The costs of the calls, which are charged in this order.
     costs: Vec<u64>,
@@ -77,8 +77,9 @@ pub(super) struct Ask {
 /// then. So only the units that cannot have been refilled since the charges are given back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Undo {
-    units: u64,
-    /// The server's time of the first of these charges, in microseconds.
+    /// The grains that could not have been refilled at `charged`.
+    grains: u64,
+    /// The server's time of the last of these charges, in microseconds.
     charged: u64,
 }
 
@@ -163,7 +164,19 @@ impl Bucket {
     fn undone(&self, undo: Undo, last: u64) -> u64 {
         // If the level is older than the charge, the clock was set back, and nobody knows what was refilled.
         let elapsed = last.checked_sub(undo.charged).unwrap_or(u64::MAX);
-        (undo.units.min(self.burst()) * self.unit).saturating_sub(elapsed.saturating_mul(self.micro))
+        undo.grains.min(self.full).saturating_sub(elapsed.saturating_mul(self.micro))
+    }
+
+    /// Returns the undo of a charge that is part of `level`.
+    pub(super) fn undo(&self, units: u64, level: Level) -> Undo {
+        Undo { grains: units * self.unit, charged: level.last }
+    }
+
+    /// Returns the undo of both charges: the grains of the later one, and those of the earlier one that cannot have been
+    /// refilled by then.
+    pub(super) fn undo_both(&self, first: Undo, second: Undo) -> Undo {
+        let [earlier, later] = if first.charged < second.charged { [first, second] } else { [second, first] };
+        Undo { grains: later.grains.saturating_add(self.undone(earlier, later.charged)), ..later }
     }
 
     /// Returns the level after leases with `ended` units in total have ended. `back` is the number of units that are
@@ -257,20 +270,8 @@ impl Ask {
 }
 
 impl Undo {
-    /// Creates the undo of a charge that is part of `level`.
-    pub(super) fn new(units: u64, level: Level) -> Self {
-        Self { units, charged: level.last }
-    }
-
     pub(super) fn is_empty(&self) -> bool {
-        self.units == 0
-    }
-
-    /// Adds other charges. From the first charge on, what is refilled counts only once against their sum, since the bucket
-    /// refills all of them one after another.
-    pub(super) fn add(&mut self, other: Self) {
-        let charged = if self.is_empty() { other.charged } else { self.charged.min(other.charged) };
-        *self = Self { units: self.units.saturating_add(other.units), charged };
+        self.grains == 0
     }
 }
 
@@ -317,9 +318,8 @@ impl LeaseScript {
     fn add_arguments(&self, command: &mut Command, name: &str, ask: &Ask) {
         let Bucket { micro, unit, full, period } = self.bucket;
         command.word(&self.prefix).word(name).number(micro).number(unit).number(full).number(period);
-        let [refund, undo] = [ask.refund, ask.undo.units].map(|units| units.min(self.bucket.burst()));
-        command.number(LEASE).number(ask.unspent).number(refund);
-        command.number(undo).number(ask.undo.charged).number(ask.want);
+        command.number(LEASE).number(ask.unspent).number(ask.refund.min(self.bucket.burst()));
+        command.number(ask.undo.grains.min(full)).number(ask.undo.charged).number(ask.want);
         let costs: Vec<_> = ask.costs.iter().map(u64::to_string).collect();
         command.word(costs.join(" "));
     }
@@ -345,8 +345,8 @@ impl Found {
 /// a lease.
 ///
 /// Arguments: the prefix, the name of the lease, the grains of a microsecond, of a unit and of a full bucket, the
-/// period and the duration of a lease in microseconds, the units that are returned, refunded and undone, the time at
-/// which the latter were charged, the units that are wanted, and the costs of the calls.
+/// period and the duration of a lease in microseconds, the units that are returned and refunded, the grains that are
+/// undone, the time at which the latter were charged, the units that are wanted, and the costs of the calls.
 const LEASING: &str = "\
 local prefix, name = ARGV[1], ARGV[2]
 local micro, unit, full, period = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
@@ -389,7 +389,7 @@ else changed = true end
 missing = math.max(missing, leased * unit)
 leased = math.max(leased - own - expired, 0)
 local since, undone = now + ahead - charged, 0
-if since >= 0 then undone = math.max(undo * unit - since * micro, 0) end
+if since >= 0 then undone = math.max(undo - since * micro, 0) end
 missing = math.max(missing - (math.min(back, own) + refund) * unit - undone, leased * unit)
 for cost in string.gmatch(ARGV[13], '%d+') do
   if missing + cost * unit <= full then missing, changed = missing + cost * unit, true end
@@ -432,12 +432,12 @@ impl Leased {
     pub(crate) fn execute(&mut self, arguments: &[String], now: u64) -> Option<String> {
         let [prefix, name, numbers @ .., costs] = arguments else { return None };
         let numbers: Vec<u64> = numbers.iter().map(|number| number.parse().ok()).collect::<Option<_>>()?;
-        let [micro, unit, full, period, _, unspent, refund, units, charged, want] = numbers[..] else {
+        let [micro, unit, full, period, _, unspent, refund, grains, charged, want] = numbers[..] else {
             return None;
         };
         let bucket = Bucket { micro, unit, full, period };
         let costs = costs.split_whitespace().map(|cost| cost.parse().ok()).collect::<Option<_>>()?;
-        let ask = Ask { unspent, refund, undo: Undo { units, charged }, costs, want };
+        let ask = Ask { unspent, refund, undo: Undo { grains, charged }, costs, want };
 
         let (level, mut first) = match &self.state {
             None => (Bucket::new_level(now), 0),

@@ -109,11 +109,12 @@ const UNKNOWN_WAIT: u64 = 50_000_000;
 /// All processes together never admit a call that a single bucket would deny. The processes may deny calls that a
 /// single bucket would admit, because other processes hold the units. Each process holds at most `units` units of a
 /// key. One second after a process has leased units, or when the limiter is closed or dropped, the process returns the
-/// units that it has not spent, if the runtime still runs. If a process ends without returning units, or a reply is
-/// lost, these units count as spent. Their refill begins with the first trip of any process that is made three seconds
-/// or more after they were leased. If the server's clock was set back in between, these three seconds begin with the
-/// first trip after the clock was set back. If a future is dropped after a trip has charged its call, the units that
-/// cannot have been refilled since then are given back at once, if the runtime still runs.
+/// units that it has not spent, if the runtime still runs. If a process ends without returning units, or a trip fails,
+/// because the server refuses its writes or its reply is lost, the units that the process holds count as spent. Their
+/// refill begins with the first trip of any process that is made three seconds or more after they were leased. If the
+/// server's clock was set back in between, these three seconds begin with the first trip after the clock was set back.
+/// If a future is dropped after a trip has charged its call, the units that cannot have been refilled since then are
+/// given back at once, if the runtime still runs and the trip does not fail.
 ///
 /// These guarantees require that the server's clock is not set forward, and that the process is not suspended together
 /// with its monotonic clock, as a virtual machine may be. Otherwise the units of a lease may be spent after its end.
@@ -424,7 +425,8 @@ impl SharedLeases {
             if let Ok((_, undo)) = reply
                 && !undo.is_empty()
             {
-                let task = held.change(link.now(), self.patience(), |held| held.undo.add(undo));
+                let add = |held: &mut HeldUnits| held.undo = self.rules.bucket.undo_both(held.undo, undo);
+                let task = held.change(link.now(), self.patience(), add);
                 start(self, task, &held, &runtime);
             }
         };
@@ -529,12 +531,12 @@ impl HeldUnits {
 
     /// Sends a decision. If the call was dropped, the next trip undoes its charge. The units of a call that is decided
     /// without a trip were taken by the last trip at the latest.
-    fn send(&mut self, call: WaitingCall, decision: Decision) {
+    fn send(&mut self, bucket: &Bucket, call: WaitingCall, decision: Decision) {
         let is_charged = call.action == Action::Check && decision.is_allowed();
         let level = self.seen.filter(|_| is_charged).map(|seen| seen.level);
-        let undo = level.map_or(Undo::default(), |level| Undo::new(call.cost, level));
+        let undo = level.map_or(Undo::default(), |level| bucket.undo(call.cost, level));
         if call.reply.send(Ok((decision, undo))).is_err() {
-            self.undo.add(undo);
+            self.undo = bucket.undo_both(self.undo, undo);
         }
     }
 
@@ -572,7 +574,7 @@ impl Batches for HeldUnits {
                 // The calls that arrived during the last trip may spend the units that this trip has leased.
                 Action::Check if calls.is_empty() => match self.decide_first(rules, call.cost, now) {
                     Some(decision) => {
-                        self.send(call, decision);
+                        self.send(&rules.bucket, call, decision);
                         continue;
                     }
                     None => costs.push(call.cost),
@@ -618,9 +620,9 @@ impl Batches for HeldUnits {
         Deadlines::of(trip.calls.iter().map(|call| call.deadline))
     }
 
-    fn put_back(&mut self, trip: Trip) {
+    fn put_back(&mut self, rules: &Rules, trip: Trip) {
         self.is_asking = false;
-        self.undo.add(trip.undo);
+        self.undo = rules.bucket.undo_both(self.undo, trip.undo);
         trip.calls.into_iter().rev().for_each(|call| self.calls.push_front(call));
     }
 
@@ -651,7 +653,7 @@ impl Batches for HeldUnits {
             let wait = decision.retry_after().map(|wait| Nanos::from(wait).0.max(pause));
             let decision =
                 if call.action == Action::Check { decision.with_retry_after(wait) } else { decision };
-            self.send(call, decision);
+            self.send(bucket, call, decision);
         }
     }
 

@@ -689,7 +689,7 @@ impl Batches for State {
         }
     }
 
-    fn put_back(&mut self, trip: Trip) {
+    fn put_back(&mut self, _: &Rules, trip: Trip) {
         self.peeks.extend(trip.peeks);
     }
 

@@ -15,8 +15,12 @@ fn runtime() -> Runtime {
 }
 
 fn limiter(server: &RedisServer) -> RedisPermits {
-    let store = RedisStore::builder(&server.url()).deadline(LEASE / 8).connect_lazily().unwrap();
-    store.permits("test", 1).lease(LEASE).build().unwrap()
+    leasing(server, LEASE)
+}
+
+fn leasing(server: &RedisServer, lease: Duration) -> RedisPermits {
+    let store = RedisStore::builder(&server.url()).deadline(lease / 8).connect_lazily().unwrap();
+    store.permits("test", 1).lease(lease).build().unwrap()
 }
 
 /// Makes calls until one is admitted.
@@ -63,15 +67,15 @@ fn a_waiter_gets_its_permit_if_the_runtime_that_made_the_trips_ends() {
 
 #[test]
 fn a_permit_is_free_if_the_runtime_that_made_the_trips_ends_when_it_is_dropped() {
-    let server = RedisServer::start();
-    let limiter = limiter(&server);
+    let (server, lease) = (RedisServer::start(), Duration::from_secs(24));
+    let limiter = leasing(&server, lease);
     let (first, second) = (runtime(), runtime());
     let permit = first.block_on(limiter.acquire_permit("a")).unwrap().unwrap();
     // The task of the key is on the first runtime, which is not driven any more.
     second.block_on(async move { drop(permit) });
     drop(first);
-    let other = self::limiter(&server);
-    let admitted = async { tokio::time::timeout(LEASE / 4, other.acquire_permit("a")).await };
+    let other = leasing(&server, lease);
+    let admitted = async { tokio::time::timeout(lease / 2, other.acquire_permit("a")).await };
     assert!(second.block_on(admitted).expect("it waits for the lease").unwrap().is_ok());
 }
 

@@ -332,3 +332,32 @@ fn machines_with_two_quotas_admit_no_more_than_the_larger() {
     never_above_the_larger_quota(SlidingLog::new(large), SlidingLog::new(small), 3);
     never_above_the_larger_quota(LeakyBucket::new(large), LeakyBucket::new(small), 1);
 }
+
+/// A call of ten has its slot after 10 ms. The process asks 5 ms later.
+fn gives_back_what_was_not_refilled_since_the_slot<A: StoredAlgorithm>(algorithm: A) {
+    let plan = plan(algorithm);
+    for is_settled in [false, true] {
+        let mut states = plan.decode(b"", NOW).unwrap();
+        let mut apply = |operation: &Operation<A>, millis: u64| {
+            states.apply(&plan, operation, Nanos(NOW.0 + millis * 1_000_000)).0
+        };
+        let check = Operation::new(Action::Check, 10, None);
+        let queued = check.clone().queueing(&plan, 1_000_000_000, Some(15_000_000));
+        assert!(apply(&check, 0).decision().is_allowed());
+        let outcome = apply(&queued, 15);
+        // All ten are refilled, and taken again.
+        for call in [outcome, apply(&check, 20)] {
+            assert!(call.decision().is_allowed());
+        }
+        let back =
+            if is_settled { queued.settled(outcome.charged_at(), 0, 1) } else { queued.undone(&outcome) };
+        assert_eq!(apply(&back.unwrap(), 20).decision().remaining(), 0, "{plan:?}");
+    }
+}
+
+#[test]
+fn a_call_that_was_queued_gives_back_no_units_that_were_refilled_since_its_slot() {
+    let bucket = TokenBucket::new(Quota::per_second(1_000).burst(10)).queue(5);
+    gives_back_what_was_not_refilled_since_the_slot(Tiered::new(bucket.clone()));
+    gives_back_what_was_not_refilled_since_the_slot(bucket.block_for(Duration::from_secs(1)).after(1_000));
+}

@@ -224,6 +224,34 @@ fn units_of_a_runtime_are_charged_though_another_one_whose_units_wait_has_ended(
     });
 }
 
+#[test]
+fn units_that_waited_for_a_trip_when_its_runtime_ended_are_charged_by_the_next_charge_on_another() {
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let (first, second) = (runtime(), runtime());
+    let server = first.block_on(async { Staged::new() });
+    let store = swaps(&server);
+    let (limiter, meter) = first.block_on(metered(&store));
+    let other = second.block_on(meter_of(&limiter));
+    server.set(Mode::Hold);
+    first.block_on(async {
+        for units in [4, 8] {
+            meter.add(units);
+            settle().await;
+        }
+    });
+    drop(first);
+    assert_eq!(counts(&limiter), [0, 4, 1], "the trip of the first units was under way");
+    server.set(Mode::Fail("OOM command not allowed when used memory > 'maxmemory'."));
+    second.block_on(async {
+        // The trip of these units fails.
+        other.add(2);
+        settle().await;
+        server.resume();
+        assert_eq!(store.flush(Duration::from_secs(20)).await, 0);
+        assert_eq!(counts(&limiter), [10, 4, 1]);
+    });
+}
+
 #[tokio::test(start_paused = true)]
 async fn late_units_of_two_tiers_are_charged_to_their_tiers() {
     let [free, paid] = [50, 400].map(|limit| FixedWindow::new(Quota::per_hour(limit)));

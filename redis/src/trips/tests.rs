@@ -25,16 +25,40 @@ fn a_flood_of_keys_is_bounded_and_locks_out_no_newer_key() {
     assert!(denials.sets.iter().all(|set| set.lock().unwrap().is_empty()));
 }
 
+/// Returns a charge of two units that failed, and its error.
+fn failed(settlements: &Arc<Settlements>) -> (Pending<FixedWindow>, RedisError) {
+    let operation = Operation::new(Action::ChargeMore(9), 2, None);
+    let unsettled = Some(settlements.settle(2, false));
+    let charge = Pending { operation, deadline: Nanos::ZERO, reply: None, unsettled };
+    (charge, RedisError::new(RedisErrorKind::Open, ""))
+}
+
+#[test]
+fn charges_of_a_runtime_that_has_ended_wait_for_the_present_task_even_if_it_is_late_or_for_the_next_one() {
+    let settlements = Arc::new(Settlements::new(Arc::<StoreSettlements>::default(), "test"));
+    let retries = Retries::<FixedWindow>::default();
+    let (key, late) = (Arc::from("a"), Nanos(2 * ABANDONED));
+    let park = || {
+        let (charge, error) = failed(&settlements);
+        retries.park(&key, charge, error);
+    };
+    let (charge, error) = failed(&settlements);
+    assert_eq!(retries.add(&key, charge, error, Nanos(1)), Some(1));
+    park();
+    assert_eq!(retries.len_or_end(1, late), 1, "the task goes on");
+    assert_eq!(retries.next().unwrap().1[0].operation.cost(), 4);
+    assert_eq!(retries.len_or_end(1, late), 0, "the task ends");
+    park();
+    assert_eq!(retries.abandoned(late), Some(2));
+}
+
 #[test]
 fn charges_of_a_bounded_number_of_keys_wait_and_more_are_counted_as_lost() {
     let settlements = Arc::new(Settlements::new(Arc::<StoreSettlements>::default(), "test"));
     let retries = Retries::<FixedWindow>::default();
-    let error = RedisError::new(RedisErrorKind::Open, "");
     let add = |key: u64| {
-        let operation = Operation::new(Action::ChargeMore(9), 2, None);
-        let unsettled = Some(settlements.settle(2, false));
-        let charge = Pending { operation, deadline: Nanos::ZERO, reply: None, unsettled };
-        retries.add(&Arc::from(key.to_string()), charge, error.clone(), Nanos::ZERO)
+        let (charge, error) = failed(&settlements);
+        retries.add(&Arc::from(key.to_string()), charge, error, Nanos::ZERO)
     };
     assert_eq!(add(0), Some(1), "the task begins");
     assert!((1..10_000).all(|key| add(key).is_none()));

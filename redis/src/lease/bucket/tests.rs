@@ -30,9 +30,9 @@ impl Both {
         Self { bucket, script: Scripted::start(LEASING), value: Leased::default() }
     }
 
-    /// Makes a trip of a process, and compares the replies and the values. The numbers are the units that are returned,
-    /// refunded and undone, the time at which the latter were charged, and the units that are wanted. Returns the
-    /// reply.
+    /// Makes a trip of a process, and compares the replies and the values. The numbers are the units that are returned
+    /// and refunded, the grains that are undone, the time at which the latter were charged, and the units that are
+    /// wanted. Returns the reply.
     fn trip(&mut self, process: u64, numbers: [u64; 5], costs: &[u64], now: u64) -> String {
         let Bucket { micro, unit, full, period } = self.bucket;
         let numbers = [&[micro, unit, full, period, LEASE], &numbers[..]].concat();
@@ -72,7 +72,8 @@ fn compare(trips: u64) {
             };
             let costs: Vec<_> = (0..random.below(4)).map(|_| units(random)).collect();
             let refund = if random.below(10) == 0 { units(random) } else { 0 };
-            let undo = if random.below(10) == 0 { units(random) } else { 0 };
+            let undo = if random.below(10) == 0 { units(random) * both.bucket.unit } else { 0 };
+            let undo = undo.saturating_sub(random.below(both.bucket.unit));
             let charged = match random.below(8) {
                 0 => now + random.scaled_below(period),
                 _ => now - random.scaled_below(period),

@@ -1,19 +1,21 @@
 //! The methods of a limiter that leases units, over a server in this process.
 
+use std::pin::Pin;
 use std::task::{Context, Waker};
 use std::time::Duration;
 
 use tokio::time::{Instant, advance, sleep};
 
+use crate::call::RedisReply;
 use crate::error::RedisErrorKind;
 use crate::in_process::RedisInProcess;
 use crate::joint::InRedis;
 use crate::lease::RedisLeases;
-use tower_throttle::Quota;
 use tower_throttle::RateLimiter;
 use tower_throttle::algorithm::{FixedWindow, TokenBucket};
 use tower_throttle::limiter::Attempt;
 use tower_throttle::store_support::{JointKind, JointLimiter, JointOutcome};
+use tower_throttle::{Decision, Quota};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -233,6 +235,38 @@ async fn a_dropped_call_gives_back_its_units_at_once() {
     drop(call);
     sleep(5 * MS).await;
     assert_eq!(second.peek("a").await.unwrap().remaining(), 100);
+}
+
+/// Begins a call, and leaves it.
+fn begun(limiter: &RedisLeases, cost: u64) -> Pin<Box<RedisReply<Decision>>> {
+    let mut call = Box::pin(limiter.check_n("a", cost));
+    assert!(call.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    call
+}
+
+#[tokio::test(start_paused = true)]
+async fn calls_that_are_dropped_during_a_trip_give_back_the_units_of_all() {
+    let server = RedisInProcess::new(2 * MS);
+    let limiter = limiter(&server, per_minute(100), 10);
+    // They share a trip, in which the last one is denied.
+    let calls = [30, 20, 60].map(|cost| begun(&limiter, cost));
+    sleep(MS).await;
+    drop(calls);
+    sleep(5 * MS).await;
+    assert_eq!(limiter.peek("a").await.unwrap().remaining(), 100);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_old_call_that_is_dropped_with_a_new_one_takes_nothing_from_what_that_gives_back() {
+    let server = RedisInProcess::new(MS);
+    let limiter = limiter(&server, TokenBucket::new(Quota::per_second(100)), 10);
+    let old = begun(&limiter, 1);
+    sleep(500 * MS).await;
+    let new = begun(&limiter, 50);
+    sleep(5 * MS).await;
+    drop((old, new));
+    sleep(5 * MS).await;
+    assert_eq!(limiter.peek("a").await.unwrap().remaining(), 100);
 }
 
 #[tokio::test(start_paused = true)]
