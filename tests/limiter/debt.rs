@@ -11,7 +11,7 @@ use tower_throttle::algorithm::{
 use tower_throttle::clock::ManualClock;
 use tower_throttle::error::BoxError;
 use tower_throttle::key::Global;
-use tower_throttle::limiter::{Acquire, Reservation};
+use tower_throttle::limiter::{Acquire, Acquired, Attempt, LimiterFor, Reservation};
 use tower_throttle::stats::UnitStats;
 use tower_throttle::{ErrorResponder, Quota, RateLimitLayer, RateLimiter};
 
@@ -179,6 +179,34 @@ fn a_call_of_smooth_that_turns_out_to_be_free_delays_no_other() {
         reservation.settle(0);
         assert!(limiter.check("key").is_allowed(), "{limit} a second, {cost}");
     }
+}
+
+/// The units of the call are refilled from the slot on, at which it is charged.
+#[test]
+fn a_call_that_is_admitted_late_gives_back_nothing_that_was_refilled_since_its_slot() {
+    fn holds<A: Algorithm>(algorithm: A) {
+        for late in [0, 2, 5] {
+            let clock = ManualClock::new();
+            let limiter = limiter(algorithm.clone(), &clock);
+            assert!(limiter.check_n("key", 10).is_allowed());
+            let attempt = Attempt::new(10).wait().with_reservation();
+            let Acquired::Pending(call) = LimiterFor::acquire(&limiter, "key", attempt) else {
+                unreachable!()
+            };
+            let mut call = waits(call);
+            clock.advance(MS * (10 + late));
+            assert!(call.run());
+            let (decision, reservation) = call.output.unwrap().unwrap().into_parts();
+            assert!(decision.is_allowed());
+            clock.advance(MS * (10 - late));
+            assert!(limiter.check_n("key", 10).is_allowed(), "it is full again");
+            reservation.settle(0);
+            assert_eq!(limiter.peek("key").remaining(), 0, "{late} ms late: {limiter:?}");
+        }
+    }
+    let bucket = TokenBucket::new(Quota::per_second(1_000).burst(10)).queue(10);
+    holds(bucket.clone());
+    holds(Tiered::new(bucket));
 }
 
 #[test]

@@ -519,21 +519,19 @@ impl<A: Kind> Single<A> {
         while !key.waiting.is_empty() {
             let fits = |waiter: &Waiter, state: &mut A::State| {
                 let arrived = waiter.arrived.max(key.since);
-                self.algorithm(waiter.tier)
-                    .admit_queued(state, Nanos(at), Nanos(arrived), waiter.cost)
-                    .is_some()
+                self.algorithm(waiter.tier).admit_queued(state, Nanos(at), Nanos(arrived), waiter.cost)
             };
             let last = match self.fixed.slip {
                 Slip::LighterOvertake => key.waiting.len(),
                 _ => key.waiting.len().min(1),
             };
             let before = key.state.clone();
-            let due = (0..last).find(|nth| fits(&key.waiting[*nth], &mut key.state));
+            let due = (0..last).find_map(|nth| Some((nth, fits(&key.waiting[nth], &mut key.state)?)));
             key.observe_time(self.algorithm.last_update(&key.state).0);
-            let Some(nth) = due else { return };
+            let Some((nth, scheduled)) = due else { return };
             let Some(waiter) = key.waiting.remove(nth) else { return };
             key.latest = Some((waiter.id, before));
-            let charged_at = self.algorithm.last_update(&key.state).0.max(at);
+            let charged_at = scheduled.0.min(at).max(self.algorithm.last_update(&key.state).0);
             key.unseen.push((waiter, Turn::Admitted(charged_at, self.resets)));
         }
     }
