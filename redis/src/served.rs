@@ -234,8 +234,8 @@ impl<C: Batches> Served<C> {
         step
     }
 
-    /// Records that the task with this number has ended or, unless `has_ended`, that its runtime has dropped it. Returns
-    /// the number and the runtime of a task that the caller must start, if any.
+    /// Records that the task with this number has ended or, unless `has_ended`, that its runtime has dropped it.
+    /// Returns the number and the runtime of a task that the caller must start, if any.
     #[must_use]
     pub(super) fn abandon(
         &self,

@@ -537,7 +537,8 @@ impl<A: StoredAlgorithm> Operation<A> {
                 (limiter.peek(state, now, 0), true)
             }
         };
-        // A bucket has charged a call that was queued at its slot, which may be in the future if the clock was set back.
+        // A bucket has charged a call that was queued at its slot, which may be in the future if the clock was set
+        // back.
         let at = slot.map_or(now, |slot: Nanos| slot.min(now));
         let charged_at = at.saturating_add(Nanos::from(decision.delay()).0).max(algorithm.last_update(state));
         // If the clock was set back by more than a period, the state continues from the new time. That state must be

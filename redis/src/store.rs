@@ -219,8 +219,8 @@ impl RedisStore {
     /// calls, and then call this method before the runtime ends. Reservations that are not settled yet are not waited
     /// for, and settlements that begin meanwhile are. While the server works, a few times the
     /// [deadline](RedisStoreBuilder::deadline) is long enough. Charges that no response waits for, such as those of a
-    /// meter, are open until the server has made them, even while it fails. If their runtime has ended, this method does
-    /// not try them again: they stay open until the limiter makes another such charge.
+    /// meter, are open until the server has made them, even while it fails. If their runtime has ended, this method
+    /// does not try them again: they stay open until the limiter makes another such charge.
     /// [`settle_errors`](tower_throttle::stats::StoreStats::settle_errors) counts the settlements that failed.
     ///
     /// ```no_run

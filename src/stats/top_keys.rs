@@ -58,8 +58,8 @@ const MAX_LABEL: usize = 256;
 /// # Memory
 ///
 /// The list needs about 100 bytes for each of the `k` keys, and the bytes of the labels, at most 256 of each; with a
-/// window, sixty times as much. Each denial, and each reading, locks the list for a time that is at worst linear in `k`. A request that is
-/// admitted does no work for the list.
+/// window, sixty times as much. Each denial, and each reading, locks the list for a time that is at worst linear in
+/// `k`. A request that is admitted does no work for the list.
 #[derive(Clone)]
 pub struct TopKeys {
     record: Arc<Record>,

@@ -73,8 +73,8 @@ pub(super) struct Ask {
 
 /// Charges of calls that were dropped.
 ///
-/// If the calls had not been charged, the bucket would be fuller, but it could have been full for some of the time since
-/// then. So only the units that cannot have been refilled since the charges are given back.
+/// If the calls had not been charged, the bucket would be fuller, but it could have been full for some of the time
+/// since then. So only the units that cannot have been refilled since the charges are given back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Undo {
     /// The grains that could not have been refilled at `charged`.
@@ -172,8 +172,8 @@ impl Bucket {
         Undo { grains: units * self.unit, charged: level.last }
     }
 
-    /// Returns the undo of both charges: the grains of the later one, and those of the earlier one that cannot have been
-    /// refilled by then.
+    /// Returns the undo of both charges: the grains of the later one, and those of the earlier one that cannot have
+    /// been refilled by then.
     pub(super) fn undo_both(&self, first: Undo, second: Undo) -> Undo {
         let [earlier, later] = if first.charged < second.charged { [first, second] } else { [second, first] };
         Undo { grains: later.grains.saturating_add(self.undone(earlier, later.charged)), ..later }

@@ -121,8 +121,8 @@ const LEASES: (Duration, Duration) = (Duration::from_millis(100), Duration::from
 ///   the key is made, ends or waits on another runtime, the permits expire and are lost.
 /// - The layer does not end a request whose permit was lost, and does not tell its handler the fencing token.
 /// - A permit that is dropped while the server cannot be reached stays taken until the server can be reached, or until
-///   the permit expires. Permits that are dropped may stay taken until they expire if two runtimes end before the server
-///   was informed: that of the task, and the one on which a call of the key has ended last.
+///   the permit expires. Permits that are dropped may stay taken until they expire if two runtimes end before the
+///   server was informed: that of the task, and the one on which a call of the key has ended last.
 ///
 /// # Limits of other kinds
 ///

@@ -66,9 +66,9 @@ impl Outcome {
     }
 }
 
-/// Makes the calls. At `killed`, in milliseconds, process 0 is killed and loses the units that it holds. Of the calls in
-/// the first two of four seconds, `dropped` percent are polled once and, if they are not decided by then, dropped two
-/// seconds later.
+/// Makes the calls. At `killed`, in milliseconds, process 0 is killed and loses the units that it holds. Of the calls
+/// in the first two of four seconds, `dropped` percent are polled once and, if they are not decided by then, dropped
+/// two seconds later.
 async fn run(calls: Vec<(u64, usize)>, units: u64, killed: Option<u64>, dropped: u64) -> Outcome {
     let mut random = Random(0x2545_f491_4f6c_dd1d);
     let server = RedisInProcess::new(ROUND_TRIP);
