@@ -537,10 +537,12 @@ impl<A: StoredAlgorithm> Operation<A> {
                 (limiter.peek(state, now, 0), true)
             }
         };
-        // A bucket has charged a call that was queued at its slot, which may be in the future if the clock was set
-        // back.
-        let at = slot.map_or(now, |slot: Nanos| slot.min(now));
-        let charged_at = at.saturating_add(Nanos::from(decision.delay()).0).max(algorithm.last_update(state));
+        let last = algorithm.last_update(state);
+        let charged_at = match slot {
+            // A call that was queued is charged at its slot, from which its units are refilled.
+            Some(slot) if last <= now => slot.min(now),
+            _ => now.saturating_add(Nanos::from(decision.delay()).0).max(last),
+        };
         // If the clock was set back by more than a period, the state continues from the new time. That state must be
         // written: otherwise the key would not change until the clock reaches the old time again.
         let must_keep = limiter.must_keep(&before, state);

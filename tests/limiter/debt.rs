@@ -181,6 +181,23 @@ fn a_call_of_smooth_that_turns_out_to_be_free_delays_no_other() {
     }
 }
 
+/// Starts a call that waits, and is admitted when the clock is advanced by `wait`.
+fn admitted_after<A: Algorithm>(
+    limiter: &RateLimiter<A>,
+    clock: &ManualClock,
+    cost: u64,
+    wait: Duration,
+) -> Reservation {
+    let attempt = Attempt::new(cost).wait().with_reservation();
+    let Acquired::Pending(call) = LimiterFor::acquire(limiter, "key", attempt) else { unreachable!() };
+    let mut call = waits(call);
+    clock.advance(wait);
+    assert!(call.run());
+    let (decision, reservation) = call.output.unwrap().unwrap().into_parts();
+    assert!(decision.is_allowed());
+    reservation
+}
+
 /// The units of the call are refilled from the slot on, at which it is charged.
 #[test]
 fn a_call_that_is_admitted_late_gives_back_nothing_that_was_refilled_since_its_slot() {
@@ -189,15 +206,7 @@ fn a_call_that_is_admitted_late_gives_back_nothing_that_was_refilled_since_its_s
             let clock = ManualClock::new();
             let limiter = limiter(algorithm.clone(), &clock);
             assert!(limiter.check_n("key", 10).is_allowed());
-            let attempt = Attempt::new(10).wait().with_reservation();
-            let Acquired::Pending(call) = LimiterFor::acquire(&limiter, "key", attempt) else {
-                unreachable!()
-            };
-            let mut call = waits(call);
-            clock.advance(MS * (10 + late));
-            assert!(call.run());
-            let (decision, reservation) = call.output.unwrap().unwrap().into_parts();
-            assert!(decision.is_allowed());
+            let reservation = admitted_after(&limiter, &clock, 10, MS * (10 + late));
             clock.advance(MS * (10 - late));
             assert!(limiter.check_n("key", 10).is_allowed(), "it is full again");
             reservation.settle(0);
@@ -207,6 +216,21 @@ fn a_call_that_is_admitted_late_gives_back_nothing_that_was_refilled_since_its_s
     let bucket = TokenBucket::new(Quota::per_second(1_000).burst(10)).queue(10);
     holds(bucket.clone());
     holds(Tiered::new(bucket));
+}
+
+#[test]
+fn a_late_call_of_smooth_that_turns_out_to_be_free_moves_no_call_closer_to_another() {
+    for late in [0, 2, 5] {
+        let clock = ManualClock::new();
+        let limiter = limiter(Smooth::warming_up(Quota::per_second(100), Duration::ZERO).queue(9), &clock);
+        assert!(limiter.check("key").is_allowed());
+        let reservation = admitted_after(&limiter, &clock, 1, MS * (10 + late));
+        clock.advance(MS * (10 - late));
+        assert!(limiter.check("key").is_allowed());
+        reservation.settle(0);
+        let wait = limiter.peek("key").retry_after();
+        assert_eq!(wait, Some(MS * 10), "{late} ms late");
+    }
 }
 
 #[test]

@@ -266,8 +266,9 @@ impl<A: Algorithm> Schedule<'_, A> {
             queue.ahead -= u128::from(cost);
             queue.undo = Some(LastAdmission { ticket, cost, at: queue.seen, before });
             let decision = Decision::allow(0, 0, 0).with_delay(now.saturating_since(arrived));
-            // A late call of a bucket is charged at its scheduled time, from which its units have been refilled.
-            let charged_at = shared.charge_time(at.min(now).max(base.last_update(state)));
+            // A late call is charged at its scheduled time, from which its units have been refilled.
+            let last = base.last_update(state);
+            let charged_at = shared.charge_time(if last <= now { at.min(now) } else { last });
             queue.answered.push_back(Answered { ticket, cost, tier, decision, charged_at, permit });
             wake.extend(waker);
         }

@@ -531,7 +531,8 @@ impl<A: Kind> Single<A> {
             let Some((nth, scheduled)) = due else { return };
             let Some(waiter) = key.waiting.remove(nth) else { return };
             key.latest = Some((waiter.id, before));
-            let charged_at = scheduled.0.min(at).max(self.algorithm.last_update(&key.state).0);
+            let last = self.algorithm.last_update(&key.state).0;
+            let charged_at = if last <= at { scheduled.0.min(at) } else { last };
             key.unseen.push((waiter, Turn::Admitted(charged_at, self.resets)));
         }
     }
