@@ -78,6 +78,7 @@ const IN_PROGRESS: &str = r#"drop((limiter.peek("user"), limiter.peek_n("user", 
     drop((limiter.acquire_permit("user"), limiter.call("user").acquire_permit()))"#;
 
 #[test]
+#[ignore = "compiles packages of its own: .ci/nightly runs it"]
 fn a_call_that_nothing_ends_does_not_compile() {
     let program = |(algorithm, call): (&str, &str)| {
         format!(
@@ -199,6 +200,7 @@ fn line(message: &Value) -> usize {
 }
 
 #[test]
+#[ignore = "compiles packages of its own: .ci/nightly runs it"]
 fn the_guide_says_how_to_change_programs_that_do_not_compile() {
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("compile_errors");
     package(&folder);
