@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use http::{Request, Response};
+use tokio::runtime::{Builder, Runtime};
 use tokio::time::{Instant, advance};
 use tower::{Layer, ServiceExt, service_fn};
 
@@ -146,8 +147,7 @@ fn units_that_wait_when_their_runtime_ends_are_counted_as_lost_with_their_limite
     for (mode, lost) in
         [(Mode::Hold, 1), (Mode::Fail("OOM command not allowed when used memory > 'maxmemory'."), 0)]
     {
-        let runtime =
-            tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+        let runtime = Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
         let (store, limiter) = runtime.block_on(async {
             let server = Staged::new();
             let store = swaps(&server);
@@ -165,26 +165,50 @@ fn units_that_wait_when_their_runtime_ends_are_counted_as_lost_with_their_limite
         assert_eq!((counts(&limiter), store.stats().settle_errors), ([0, 4 * lost, lost], lost), "{mode:?}");
         drop(limiter);
         assert_eq!(store.stats().settle_errors, 3, "{mode:?}");
-        let other = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let other = Builder::new_current_thread().enable_all().build().unwrap();
         assert_eq!(other.block_on(store.flush(Duration::ZERO)), 0);
+    }
+}
+
+/// A limiter, and a meter on each of two runtimes: `meter` on the first one, and `other` on the second one.
+struct TwoRuntimes {
+    first: Runtime,
+    second: Runtime,
+    server: Staged,
+    store: RedisStore,
+    limiter: RedisLimiter<FixedWindow>,
+    meter: Meter,
+    other: Meter,
+}
+
+impl TwoRuntimes {
+    fn new() -> Self {
+        let runtime = || Builder::new_current_thread().enable_all().build().unwrap();
+        let (first, second) = (runtime(), runtime());
+        let server = first.block_on(async { Staged::new() });
+        let store = swaps(&server);
+        let (limiter, meter) = first.block_on(metered(&store));
+        let other = second.block_on(meter_of(&limiter));
+        Self { first, second, server, store, limiter, meter, other }
+    }
+
+    /// Lets four units of the first runtime fail, which then wait for another try.
+    fn fail_units_of_first(&self) {
+        self.server.set(Mode::Fail("OOM command not allowed when used memory > 'maxmemory'."));
+        self.first.block_on(async {
+            self.meter.add(4);
+            while !self.store.stats().is_circuit_open {
+                tokio::task::yield_now().await;
+            }
+        });
     }
 }
 
 #[test]
 fn units_of_a_runtime_are_charged_though_another_one_whose_units_wait_is_not_driven() {
-    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let (first, second) = (runtime(), runtime());
-    let server = first.block_on(async { Staged::new() });
-    let store = swaps(&server);
-    let (limiter, meter) = first.block_on(metered(&store));
-    let other = second.block_on(meter_of(&limiter));
-    server.set(Mode::Fail("OOM command not allowed when used memory > 'maxmemory'."));
-    first.block_on(async {
-        meter.add(4);
-        while !store.stats().is_circuit_open {
-            tokio::task::yield_now().await;
-        }
-    });
+    let two = TwoRuntimes::new();
+    two.fail_units_of_first();
+    let TwoRuntimes { second, server, store, limiter, other, .. } = two;
     second.block_on(async {
         // The task of the first runtime counts as abandoned after a time.
         let start = Instant::now();
@@ -199,19 +223,9 @@ fn units_of_a_runtime_are_charged_though_another_one_whose_units_wait_is_not_dri
 
 #[test]
 fn units_of_a_runtime_are_charged_though_another_one_whose_units_wait_has_ended() {
-    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let (first, second) = (runtime(), runtime());
-    let server = first.block_on(async { Staged::new() });
-    let store = swaps(&server);
-    let (limiter, meter) = first.block_on(metered(&store));
-    let other = second.block_on(meter_of(&limiter));
-    server.set(Mode::Fail("OOM command not allowed when used memory > 'maxmemory'."));
-    first.block_on(async {
-        meter.add(4);
-        while !store.stats().is_circuit_open {
-            tokio::task::yield_now().await;
-        }
-    });
+    let two = TwoRuntimes::new();
+    two.fail_units_of_first();
+    let TwoRuntimes { first, second, server, store, limiter, other, .. } = two;
     second.block_on(async { other.add(2) });
     drop(first);
     assert_eq!(counts(&limiter), [0; 3]);
@@ -226,12 +240,7 @@ fn units_of_a_runtime_are_charged_though_another_one_whose_units_wait_has_ended(
 
 #[test]
 fn units_that_waited_for_a_trip_when_its_runtime_ended_are_charged_by_the_next_charge_on_another() {
-    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let (first, second) = (runtime(), runtime());
-    let server = first.block_on(async { Staged::new() });
-    let store = swaps(&server);
-    let (limiter, meter) = first.block_on(metered(&store));
-    let other = second.block_on(meter_of(&limiter));
+    let TwoRuntimes { first, second, server, store, limiter, meter, other } = TwoRuntimes::new();
     server.set(Mode::Hold);
     first.block_on(async {
         for units in [4, 8] {

@@ -19,6 +19,20 @@ fn at(millis: u64) -> Nanos {
     Nanos(millis * MS)
 }
 
+/// Returns the result of a trip at `now`, in microseconds, which has found these states.
+fn outcome(now: u64, found: &[Found]) -> Outcome {
+    Outcome {
+        now,
+        held: 1,
+        waiting: 5,
+        until_expiry: 3_000_000,
+        has_changed: true,
+        is_proof: true,
+        is_unsent: false,
+        found: found.to_vec(),
+    }
+}
+
 impl Setting {
     fn new() -> Self {
         Self { records: Records::new("a".into(), State::default()), task: 0 }
@@ -61,16 +75,7 @@ impl Setting {
     fn trips(&mut self, millis: u64, found: &[Found]) -> Vec<(Kind, u64)> {
         let trip = self.trip(millis);
         let made = trip.operations.iter().map(|Operation { kind, number, .. }| (*kind, *number)).collect();
-        let outcome = Outcome {
-            now: millis * 1_000,
-            held: 1,
-            waiting: 5,
-            until_expiry: 3_000_000,
-            has_changed: true,
-            is_proof: true,
-            is_unsent: false,
-            found: found.to_vec(),
-        };
+        let outcome = outcome(millis * 1_000, found);
         self.records.with(|state| state.finish(&RULES, trip, outcome, at(millis), at(millis)));
         made
     }
@@ -147,17 +152,7 @@ fn a_reply_after_the_message_renews_the_permit() {
     setting.records.with(|state| state.receive(&RULES, 0, 1_000_500, 1, at(1_001)));
     let grant = answer.try_recv().unwrap().unwrap().permit.unwrap();
     assert_eq!(grant.valid_until.borrow().0 / MS, 2_953);
-    let found = vec![Found::Waits(0)];
-    let outcome = Outcome {
-        now: 1_000_000,
-        held: 1,
-        waiting: 1,
-        until_expiry: 0,
-        has_changed: true,
-        is_proof: true,
-        is_unsent: false,
-        found,
-    };
+    let outcome = Outcome { waiting: 1, until_expiry: 0, ..outcome(1_000_000, &[Found::Waits(0)]) };
     setting.records.with(|state| state.finish(&RULES, trip, outcome, at(1_000), at(1_002)));
     assert_eq!(grant.valid_until.borrow().0 / MS, 3_953);
 }
@@ -212,17 +207,7 @@ fn a_call_whose_wait_is_over_when_it_is_queued_is_denied() {
     let mut setting = Setting::new();
     let mut answer = setting.call_until(0, 0, at(10));
     let trip = setting.trip(0);
-    let found = vec![Found::Waits(0)];
-    let outcome = Outcome {
-        now: 0,
-        held: 1,
-        waiting: 1,
-        until_expiry: 0,
-        has_changed: true,
-        is_proof: true,
-        is_unsent: false,
-        found,
-    };
+    let outcome = Outcome { waiting: 1, until_expiry: 0, ..outcome(0, &[Found::Waits(0)]) };
     setting.records.with(|state| state.finish(&RULES, trip, outcome, at(0), at(11)));
     assert!(answer.try_recv().unwrap().unwrap().permit.is_none());
     assert_eq!(setting.trips(11, &[]), [(Kind::Leave, 0)]);
