@@ -38,6 +38,8 @@ pub(super) struct Settings {
     /// `true` if a function chooses the algorithm for each request. The chosen algorithm can differ from the limiter's
     /// own.
     pub(super) is_tiered: bool,
+    /// `true` if a meter settles the requests.
+    pub(super) is_metered: bool,
     pub(super) timeline: Option<Timeline>,
 }
 
@@ -49,6 +51,7 @@ impl Default for Settings {
             on_store_error: OnStoreError::default(),
             shadow: None,
             is_tiered: false,
+            is_metered: false,
             timeline: None,
         }
     }

@@ -591,7 +591,7 @@ impl<K: Clone, A: Algorithm, C: Clone, R, L: Settles + Limiter<Algorithm = A>> R
     #[must_use]
     pub fn metered(self) -> RateLimitLayer<K, A, Metered<C>, R, L> {
         const { assert!(!A::NEEDS_RELEASE, "a limit of calls in progress cannot be metered") };
-        self.map_options(Metered::new)
+        self.map_options(Metered::new).with_info(|info| info.settings.is_metered = true)
     }
 }
 

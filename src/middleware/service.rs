@@ -69,6 +69,11 @@ where
         let mut outcomes = P::Outcomes::default();
         match policies.decide_request(infos, &request, max_wait, &mut outcomes) {
             Progress::Ready(Ok(())) => {
+                // Only a request that changes is moved before it is passed on.
+                if shared.changes_nothing(outcomes.as_ref()) {
+                    let response = self.inner.call(request);
+                    return ResponseFuture { stage: Stage::Passing { response }, shared: None };
+                }
                 let started = shared.admit(&mut request, &mut outcomes);
                 if shared.passes(outcomes.as_ref()) {
                     let response = self.inner.call(request);
@@ -233,10 +238,13 @@ where
             // The inner future is dropped before its response is converted, since it may hold resources, such as a
             // permit of another layer.
             StageProj::Passing { response } => {
-                let result = ready!(response.poll(cx));
+                let polled = response.poll(cx);
+                if polled.is_pending() {
+                    return Poll::Pending;
+                }
                 self.project().stage.set(Stage::Done);
                 let pass = R::PASS.expect("a responder that passes on responses converts them");
-                Poll::Ready(pass(result))
+                pass(polled)
             }
             StageProj::Calling { mut response, admitted } => {
                 let inner = response.as_mut().as_pin_mut().expect("polled after it was ready");
@@ -321,13 +329,15 @@ struct SharedPart<P, R> {
     policies: Arc<Policies<P>>,
     responder: R,
     has_timeline: bool,
+    is_metered: bool,
 }
 
 impl<P, R> SharedPart<P, R> {
     fn new(policies: Arc<Policies<P>>, responder: R) -> Self {
         let (_, infos) = policies.parts();
         let has_timeline = infos.iter().any(|info| info.timeline().is_some());
-        Self { policies, responder, has_timeline }
+        let is_metered = infos.iter().any(|info| info.settings.is_metered);
+        Self { policies, responder, has_timeline, is_metered }
     }
 
     /// Prepares an admitted request for the inner service. Returns the clock reading from which the response time is
@@ -362,6 +372,20 @@ impl<P, R> SharedPart<P, R> {
     {
         observe::record_decision(|| word(outcomes));
         self.responder.keep_span(request);
+    }
+
+    /// Returns whether [`admit`](Self::admit) would do nothing for an admitted call, and nothing is left to do but to
+    /// pass on its response.
+    #[inline(always)]
+    fn changes_nothing<Req, Res, Err>(&self, outcomes: &[Option<Outcome>]) -> bool
+    where
+        R: Responder<Req, Res, Err>,
+    {
+        self.responder.admits_as_is()
+            && !self.is_metered
+            && !observe::is_on()
+            && !outcomes.iter().flatten().any(Outcome::is_shadow)
+            && self.passes(outcomes)
     }
 
     /// Returns whether nothing is left to do for an admitted call but to pass on its response.

@@ -76,10 +76,14 @@ impl<Req, Res, Err> Responder<Req, Res, Err> for ErrorResponder {
     type Response = Res;
     type Error = Error<Err>;
 
-    const PASS: Option<Pass<Res, Err, Res, Error<Err>>> = Some(|result| result.map_err(Error::Inner));
+    const PASS: Option<Pass<Res, Err, Res, Error<Err>>> = Some(|polled| polled.map_err(Error::Inner));
     const DRAINS: bool = false;
 
     fn passes(&self) -> bool {
+        true
+    }
+
+    fn admits_as_is(&self) -> bool {
         true
     }
 

@@ -518,12 +518,17 @@ where
     type Error = Err;
 
     const PASS: Option<Pass<Response<ResBody>, Err, Self::Response, Err>> =
-        Some(|result| result.map(|response| response.map(|body| B::admitted(body, Permit::default()))));
+        Some(|polled| polled.map_ok(|response| response.map(|body| B::admitted(body, Permit::default()))));
     const DRAINS: bool = D::IS_READ;
 
     #[inline]
     fn passes(&self) -> bool {
         !self.options.reports_admissions()
+    }
+
+    #[inline]
+    fn admits_as_is(&self) -> bool {
+        !self.options.insert_details && !self.options.insert_extension
     }
 
     #[inline]

@@ -16,6 +16,7 @@ mod watch;
 use std::iter;
 use std::ops::Deref;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use ::http::StatusCode;
@@ -83,6 +84,12 @@ pub trait Responder<Req, Res, Err> {
         false
     }
 
+    /// Returns whether [`on_admit`](Self::on_admit) does nothing.
+    #[doc(hidden)]
+    fn admits_as_is(&self) -> bool {
+        false
+    }
+
     /// Keeps the current span for handlers that reject the request, if it declares the field of such a rejection.
     #[doc(hidden)]
     fn keep_span(&self, _request: &mut Req) {}
@@ -144,8 +151,9 @@ pub trait Responder<Req, Res, Err> {
     fn drained(&self, _answer: &mut Self::Response) {}
 }
 
-/// A conversion of the result of the inner service that needs neither the responder nor the decisions.
-type Pass<Res, Err, Response, Error> = fn(Result<Res, Err>) -> Result<Response, Error>;
+/// A conversion of the result of the inner service that needs neither the responder nor the decisions. The result of a
+/// poll is converted where it is, so that a response is moved less often.
+type Pass<Res, Err, Response, Error> = fn(Poll<Result<Res, Err>>) -> Poll<Result<Response, Error>>;
 
 /// The reason why a call was rejected.
 #[derive(Debug)]

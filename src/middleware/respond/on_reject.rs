@@ -42,6 +42,10 @@ where
         self.responder.passes()
     }
 
+    fn admits_as_is(&self) -> bool {
+        self.responder.admits_as_is()
+    }
+
     fn max_wait(&self, request: &Req) -> Option<Duration> {
         self.responder.max_wait(request)
     }

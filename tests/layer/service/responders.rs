@@ -149,8 +149,8 @@ impl Responder<(), Dropped, Infallible> for AfterDrop {
     type Response = (&'static str, bool);
     type Error = Infallible;
 
-    const PASS: Option<fn(Result<Dropped, Infallible>) -> Result<Self::Response, Infallible>> =
-        Some(|result| result.map(|inner| ("passed", inner.0.load(Ordering::SeqCst))));
+    const PASS: Option<fn(Poll<Result<Dropped, Infallible>>) -> Poll<Result<Self::Response, Infallible>>> =
+        Some(|polled| polled.map_ok(|inner| ("passed", inner.0.load(Ordering::SeqCst))));
 
     fn passes(&self) -> bool {
         self.passes
