@@ -291,8 +291,9 @@ impl<F, D, B> HttpResponder<F, D, B> {
     /// The time is a hint, and is sent only in `Retry-After` and `retry-after-ms`. If several policies denied the call,
     /// and the wait of some of them is known, the hint is raised to the longest known wait. The [jitter](Self::jitter)
     /// is added to the hint, and the [maximum reported wait](Self::max_reported_wait) caps the sum. A request gets no
-    /// hint if it has no valid key, if its caller is forbidden, or if it costs more than a limit can ever admit. gRPC
-    /// responses have no hint, because gRPC clients read other fields.
+    /// hint if it has no valid key, if its caller is forbidden, or if it costs more than a limit can ever admit, unless
+    /// the limiter of another policy is closed or its key table is full. gRPC responses have no hint, because gRPC
+    /// clients read other fields.
     #[must_use]
     pub const fn retry_after_unknown(mut self, hint: Option<Duration>) -> Self {
         self.options.retry_after_unknown = hint;
@@ -349,6 +350,9 @@ impl<F, D, B> HttpResponder<F, D, B> {
     /// responses. A [custom response](Self::rejection_response) has the status that its function sets, which can be
     /// [`Rejection::status`].
     ///
+    /// If the request does not fit one of several policies, the whole rejection has this status, unless the limiter of
+    /// another one is closed or its key table is full.
+    ///
     /// # Panics
     ///
     /// Panics if `status` is not from 400 to 599.
@@ -393,8 +397,8 @@ impl<F, D, B> HttpResponder<F, D, B> {
         self
     }
 
-    /// Sets the format of the body of a rejection if waiting does not help. The default is the [format](Self::body) of
-    /// all other rejections.
+    /// Sets the format of the body of a rejection that has the [status](Self::never_fits_status) of a request that does
+    /// not fit. The default is the [format](Self::body) of all other rejections.
     #[must_use]
     pub const fn never_fits_body(mut self, format: BodyFormat) -> Self {
         self.options.never_fits_body = Some(format);
@@ -755,8 +759,8 @@ struct Options {
     max_reported_wait: Duration,
     /// The status of a denial for which no other status is set.
     denied_status: StatusCode,
-    /// The status of a rejection if waiting does not help. `never_fits_body` is the format of the body of such a
-    /// rejection.
+    /// The status of a rejection if waiting does not help, and no limiter is closed or full. `never_fits_body` is the
+    /// format of the body of such a rejection.
     never_fits_status: StatusCode,
     never_fits_body: Option<BodyFormat>,
     /// The status of a denial of a key that is locked out. `None` for the status of any other denial.
@@ -799,7 +803,7 @@ impl Options {
     fn reported(&self, rejection: &Rejection<'_>) -> Reported {
         let status = match self.status_of_lockout(rejection) {
             Some(status) => status,
-            None if rejection.unsatisfiable_cost() => self.never_fits_status,
+            None if rejection.never_fits() => self.never_fits_status,
             None => match rejection.status() {
                 StatusCode::TOO_MANY_REQUESTS => self.denied_status,
                 status => status,
@@ -814,7 +818,7 @@ impl Options {
     /// longer, the longest wait that is known. Returns `None` if no hint is configured, if waiting does not help, if
     /// the call has no valid key, or if the caller is forbidden.
     fn hint(&self, rejection: &Rejection<'_>) -> Option<Duration> {
-        if matches!(rejection, Rejection::Key(_)) || rejection.unsatisfiable_cost() {
+        if matches!(rejection, Rejection::Key(_)) || rejection.never_fits() {
             return None;
         }
         Some(self.retry_after_unknown?.max(rejection.known_wait().unwrap_or_default()))
@@ -828,7 +832,7 @@ impl Options {
     /// Returns the format of the body of a rejection.
     fn format(&self, rejection: &Rejection<'_>) -> BodyFormat {
         match self.never_fits_body {
-            Some(format) if rejection.unsatisfiable_cost() => format,
+            Some(format) if rejection.never_fits() => format,
             _ => self.body,
         }
     }

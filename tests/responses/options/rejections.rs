@@ -6,13 +6,16 @@ use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version as HttpVersion};
 use serde_json::json;
 use tower::ServiceExt;
-use tower_throttle::RateLimitLayer;
-use tower_throttle::key::Global;
+use tower_throttle::algorithm::FixedWindow;
+use tower_throttle::clock::ManualClock;
+use tower_throttle::key::{Global, from_fn};
+use tower_throttle::limiter::OnFull;
 use tower_throttle::middleware::{
     BodyFormat, GrpcMode, HeaderFormat as Form, HttpResponder, Rejection, RequestHead, ResetFormat,
 };
+use tower_throttle::{Quota, RateLimitLayer, RateLimiter};
 
-use super::{MINUTE, is_head_of, layer, once, rejected, rejection, reported, with};
+use super::{MINUTE, ask, is_head_of, layer, once, rejected, rejection, reported, with};
 use crate::generators::name;
 use crate::header_parser::ParsedFields;
 use crate::reference_service::{behind, limited};
@@ -216,6 +219,44 @@ async fn a_closed_limiter_is_a_server_error() {
                 "violated-policies": ["api"],
             });
             assert_eq!(answer.json(), problem);
+        }
+    }
+}
+
+/// That the server cannot decide is more urgent to know than that the request would not fit.
+#[tokio::test]
+async fn a_limiter_that_cannot_decide_is_reported_before_a_cost_that_never_fits() {
+    let closed = once();
+    closed.close();
+    let full = RateLimiter::builder(FixedWindow::new(Quota::per_minute(1)))
+        .clock(ManualClock::new())
+        .max_keys(1)
+        .on_full(OnFull::Reject)
+        .build();
+    assert!(full.check(&0).is_allowed());
+    for limiter in [closed, full] {
+        let unavailable = || {
+            let key = from_fn(|_: &Request<Body>| Some(1));
+            RateLimitLayer::with_limiter(key, limiter.clone()).name("unavailable")
+        };
+        for responder in [
+            HttpResponder::new(),
+            HttpResponder::new()
+                .never_fits_status(StatusCode::PAYLOAD_TOO_LARGE)
+                .never_fits_body(BodyFormat::Empty),
+        ] {
+            for content_type in ["text/plain", "application/grpc"] {
+                let alone = limited(unavailable().responder(responder), behind(HeaderMap::new()));
+                let expected = ask(&alone, content_type).await;
+                let too_large = layer().cost(|_: &Request<Body>| 2);
+                let joined = unavailable().and(too_large).responder(responder);
+                let answer = ask(&limited(joined, behind(HeaderMap::new())), content_type).await;
+                assert_eq!(format!("{answer:?}"), format!("{expected:?}"));
+                let is_grpc = content_type == "application/grpc";
+                let (status, code) = if is_grpc { (200, Some("14")) } else { (503, None) };
+                let answered = answer.headers.get("grpc-status").map(|code| code.to_str().unwrap());
+                assert_eq!((answer.status.as_u16(), answered), (status, code));
+            }
         }
     }
 }
