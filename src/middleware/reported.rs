@@ -50,9 +50,10 @@ impl Reported {
         self.wait.or(self.hint)
     }
 
-    /// Returns an exact wait as it is reported: with the jitter, and at most the maximum.
+    /// Returns an exact wait as it is reported: with the jitter, and at most the maximum. It is at least a nanosecond,
+    /// which each field rounds up to at least 1.
     #[inline]
     pub(super) fn with_jitter(&self, wait: Duration) -> Duration {
-        wait.saturating_add(self.extra).min(self.max)
+        wait.saturating_add(self.extra).min(self.max).max(Duration::from_nanos(1))
     }
 }

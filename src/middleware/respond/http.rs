@@ -722,7 +722,7 @@ impl<F, D, B> HttpResponder<F, D, B> {
             && (self.options.lockout_status.is_none() || !report.decision().is_locked_out())
             && !is_html
             && *request.method() != Method::HEAD;
-        (is_usual && !wait.is_zero()).then_some(Usual { report, label, wait })
+        is_usual.then_some(Usual { report, label, wait })
     }
 }
 
@@ -911,7 +911,7 @@ mod tests {
         let usual = HttpResponder::new().max_reported_wait(Duration::from_secs(5_000));
         // With this option, the response has an extension, and is not made from the prebuilt fields.
         let other = usual.insert_details(true);
-        for wait in [1, 999_999_999, 1_000_000_000, 1_000_000_001, 2_500_000_000_000, u64::MAX - 1] {
+        for wait in [0, 1, 999_999_999, 1_000_000_000, 1_000_000_001, 2_500_000_000_000, u64::MAX - 1] {
             for remaining in [0, 3] {
                 let denial = Decision::deny(7, remaining, Some(wait), wait);
                 let outcome = Outcome::new(denial, false, Reservation::default());

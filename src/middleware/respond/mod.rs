@@ -205,7 +205,7 @@ impl<'a> Rejection<'a> {
     /// To the function of a [custom response](crate::middleware::HttpResponder::rejection_response), returns the time
     /// that `Retry-After` reports, before it is rounded up to seconds. This time includes the
     /// [jitter](crate::middleware::HttpResponder::jitter), is at most the [maximum reported
-    /// wait](crate::middleware::HttpResponder::max_reported_wait), and is the
+    /// wait](crate::middleware::HttpResponder::max_reported_wait), is never zero, and is the
     /// [hint](crate::middleware::HttpResponder::retry_after_unknown) if the wait is unknown.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
@@ -426,8 +426,11 @@ impl<'a> PolicyReport<'a> {
         if policy.is_concurrent() {
             return None;
         }
-        // If no unit remains, a window of zero means that it is not known when the next unit is available.
-        policy.effective_window(decision).filter(|window| !window.is_zero() || decision.remaining() > 0)
+        // If no unit remains after an admission, a window of zero means that it is not known when the next unit is
+        // available.
+        let is_known =
+            |window: &Duration| !window.is_zero() || decision.remaining() > 0 || !decision.is_allowed();
+        policy.effective_window(decision).filter(is_known)
     }
 
     /// Returns whether a response to an admitted request reports only the quota of the policy: if the policy has

@@ -11,7 +11,7 @@ use tower_throttle::key::Global;
 use tower_throttle::middleware::{HeaderFormat, HttpResponder, Rejection, RequestHead};
 use tower_throttle::{Quota, RateLimitLayer, RateLimiter};
 
-use super::MINUTE;
+use super::{MINUTE, late};
 use crate::header_parser::number;
 use crate::reference_service::{Service, behind, limited};
 use crate::support::Answer;
@@ -135,4 +135,15 @@ async fn a_custom_body_knows_of_no_wait_if_none_helps() {
     let layer = once_a_minute().cost(|_: &Request<Body>| 2).responder(responder);
     let answer = second(&limited(layer, behind(HeaderMap::new()))).await;
     assert_eq!((answer.status.as_u16(), says_the_same(&answer)), (429, None));
+}
+
+#[tokio::test]
+async fn a_custom_body_rounds_a_wait_that_is_over_up_as_well() {
+    let own = |rejection: &Rejection<'_>, head: &RequestHead<'_>| {
+        assert_eq!(rejection.policies()[0].decision().retry_after(), Some(Duration::ZERO));
+        reports_of(rejection, head)
+    };
+    let responder = responder().rejection_response(own);
+    let answer = late(|layer| limited(layer.responder(responder), behind(HeaderMap::new()))).await;
+    assert_eq!((answer.status.as_u16(), says_the_same(&answer)), (429, Some(1)));
 }

@@ -14,7 +14,7 @@ use tower_throttle::key::Global;
 use tower_throttle::middleware::{HeaderFormat as Form, HttpResponder, ResetFormat, SendHeaders};
 use tower_throttle::{Quota, RateLimitLayer, RateLimiter};
 
-use super::{app, is_head_of, layer, rejected, reported, with};
+use super::{app, is_head_of, late, layer, rejected, reported, with};
 use crate::header_parser::{Left, ParsedFields, number};
 use crate::reference_service::{behind, limited};
 use crate::support::{Answer, Server, VERSIONS, request, send};
@@ -120,6 +120,22 @@ async fn jitter_is_the_same_in_grpc_responses() {
         waits.insert(pushback);
     }
     assert!(waits.len() > 100, "{waits:?}");
+}
+
+#[tokio::test]
+async fn a_denial_whose_wait_is_over_reports_a_second_in_all_fields() {
+    let legacy = Form::XRateLimit(ResetFormat::DeltaSeconds);
+    for (draft, name, value) in [
+        (Form::Draft11, "ratelimit", r#""default";r=0;t=1"#),
+        (Form::Draft07, "ratelimit", "limit=1, remaining=0, reset=1"),
+        (Form::Draft06, "ratelimit-reset", "1"),
+    ] {
+        let responder = HttpResponder::new().headers([draft, legacy, Form::RetryAfterMs]);
+        let answer = late(|layer| limited(layer.responder(responder), behind(HeaderMap::new()))).await;
+        let names = [name, "retry-after", "retry-after-ms", "x-ratelimit-reset"];
+        let values = names.map(|name| answer.headers.get(name).map_or("", |value| value.to_str().unwrap()));
+        assert_eq!((answer.status.as_u16(), values), (429, [value, "1", "1", "1"]));
+    }
 }
 
 #[tokio::test]

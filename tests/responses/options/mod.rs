@@ -15,7 +15,7 @@ use axum::routing::any;
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderValue, Method, Request, Response};
 use tower::ServiceExt;
-use tower_throttle::algorithm::{Algorithm, FixedWindow};
+use tower_throttle::algorithm::{Algorithm, FixedWindow, LeakyBucket};
 use tower_throttle::clock::ManualClock;
 use tower_throttle::key::Global;
 use tower_throttle::middleware::Responder;
@@ -23,7 +23,7 @@ use tower_throttle::{Quota, RateLimitLayer, RateLimiter};
 
 use crate::header_parser::{Left, ParsedFields, Policy, number};
 use crate::reference_service::Service;
-use crate::support::{Answer, Server, VERSIONS, request, send};
+use crate::support::{Answer, Server, VERSIONS, request, send, waits};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -128,4 +128,21 @@ async fn rejected(service: Service) -> Answer {
             return Answer::read(answer).await;
         }
     }
+}
+
+/// Returns the denial of a queued request whose maximum wait has ended in a pause of its key. At that instant, the rest
+/// of the pause is short enough for a new request to wait, so the wait of the denial is zero.
+async fn late(limited: impl FnOnce(RateLimitLayer<Global, LeakyBucket>) -> Service) -> Answer {
+    const SECOND: Duration = Duration::from_secs(1);
+    let clock = ManualClock::new();
+    let bucket = LeakyBucket::new(Quota::per_second(1)).queue(5).max_wait(5 * SECOND);
+    let limiter = RateLimiter::builder(bucket).clock(clock.clone()).build();
+    let service = limited(RateLimitLayer::with_limiter(Global, limiter.clone()));
+    assert_eq!(ask(&service, "text/plain").await.status, 200);
+    let mut queued = waits(ask(&service, "text/plain"));
+    clock.advance(SECOND / 2);
+    assert!(limiter.pause(&(), 8 * SECOND));
+    clock.set(5 * SECOND);
+    assert!(queued.run(), "its time is over");
+    queued.output.unwrap()
 }
