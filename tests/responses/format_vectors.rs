@@ -8,7 +8,8 @@ use tower::ServiceExt;
 use tower_throttle::algorithm::{Algorithm, FixedWindow, TokenBucket};
 use tower_throttle::clock::ManualClock;
 use tower_throttle::key::Global;
-use tower_throttle::{Quota, RateLimitLayer, RateLimiter};
+use tower_throttle::middleware::HeaderFormat;
+use tower_throttle::{HttpResponder, Quota, RateLimitLayer, RateLimiter};
 
 use crate::reference_service::{Cost, CostOf, Service, behind, cost_of, limited};
 
@@ -134,4 +135,23 @@ async fn the_largest_quota_is_reported_as_the_largest_number() {
     let reported = ask(&limited(all, behind(HeaderMap::new())), 1).await;
     assert_eq!(reported.1, r#""default";q=999999999999999;w=60"#);
     assert_eq!(reported.2, r#""default";r=999999999999999;t=60"#);
+}
+
+/// The fields of draft 6 are structured fields, too, whose integers have at most 15 digits.
+#[tokio::test]
+async fn the_largest_quota_is_the_largest_number_in_older_drafts() {
+    const MOST: &str = "999999999999999";
+    let limiter = RateLimiter::builder(FixedWindow::new(Quota::per_minute(u64::MAX)));
+    let limiter = limiter.clock(ManualClock::new()).build();
+    let fields = async |draft| {
+        let responder = HttpResponder::new().headers([draft]);
+        let layer = RateLimitLayer::with_limiter(Global, limiter.clone()).responder(responder);
+        let service = limited(layer, behind(HeaderMap::new()));
+        service.oneshot(Request::new(Body::empty())).await.unwrap().headers().clone()
+    };
+    let sixth = fields(HeaderFormat::Draft06).await;
+    assert_eq!([&sixth["ratelimit-limit"], &sixth["ratelimit-remaining"]], [MOST, MOST]);
+    assert_eq!(sixth["ratelimit-policy"], format!("{MOST};w=60").as_str());
+    let seventh = fields(HeaderFormat::Draft07).await;
+    assert_eq!(seventh["ratelimit"], format!("limit={MOST}, remaining={MOST}, reset=60").as_str());
 }

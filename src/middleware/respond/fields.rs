@@ -234,10 +234,10 @@ impl FieldFormats {
             None => {}
         }
         if let Some(reset) = self.legacy {
-            add_three(headers, reports, x_rate_limit(reset), wait);
+            add_three(headers, Summary::new(reports, wait), x_rate_limit(reset));
         }
         if let Some(names) = self.custom {
-            add_three(headers, reports, names, wait);
+            add_three(headers, Summary::new(reports, wait), names);
         }
     }
 }
@@ -406,17 +406,19 @@ impl Summary {
         };
         Some(Self { limit: report.policy().quota, remaining: decision.remaining(), time })
     }
+
+    /// Returns these values as integers of structured fields.
+    fn clamped(self) -> Self {
+        let [limit, remaining] = [self.limit, self.remaining].map(field_values::clamp_integer);
+        let seconds = |span| field_values::clamp_integer(field_values::whole_seconds(span));
+        Self { limit, remaining, time: self.time.map(|span| Duration::from_secs(seconds(span))) }
+    }
 }
 
 /// Adds the three fields with these names. If the time is unknown, the field of the time is left out. If one of the
 /// fields is already present, or if no policy is visible to callers, adds no field.
-fn add_three(
-    headers: &mut HeaderMap,
-    reports: &[PolicyReport<'_>],
-    FieldNames { names, reset }: FieldNames,
-    wait: Option<Option<Duration>>,
-) {
-    let Some(summary) = Summary::new(reports, wait) else { return };
+fn add_three(headers: &mut HeaderMap, summary: Option<Summary>, FieldNames { names, reset }: FieldNames) {
+    let Some(summary) = summary else { return };
     let [limit, remaining, time] = names.map(HeaderName::from_static);
     if [&limit, &remaining, &time].into_iter().any(|name| headers.contains_key(name)) {
         return;
@@ -438,7 +440,7 @@ fn add_draft_06(headers: &mut HeaderMap, reports: &[PolicyReport<'_>], wait: Opt
     if headers.contains_key(RATELIMIT_POLICY) {
         return;
     }
-    add_three(headers, reports, DRAFT_06, wait);
+    add_three(headers, Summary::new(reports, wait).map(Summary::clamped), DRAFT_06);
     add_nameless_policies(headers, reports);
 }
 
@@ -447,14 +449,10 @@ fn add_draft_07(headers: &mut HeaderMap, reports: &[PolicyReport<'_>], wait: Opt
     if headers.contains_key(RATELIMIT) || headers.contains_key(RATELIMIT_POLICY) {
         return;
     }
-    if let Some(Summary { limit, remaining, time }) = Summary::new(reports, wait) {
-        let [limit, remaining] = [limit, remaining].map(field_values::clamp_integer);
+    if let Some(Summary { limit, remaining, time }) = Summary::new(reports, wait).map(Summary::clamped) {
         let mut text = format!("limit={limit}, remaining={remaining}");
         if let Some(span) = time {
-            text.push_str(&format!(
-                ", reset={}",
-                field_values::clamp_integer(field_values::whole_seconds(span))
-            ));
+            text.push_str(&format!(", reset={}", span.as_secs()));
         }
         headers.insert(RATELIMIT, field_values::value(text.as_bytes()));
     }
