@@ -341,6 +341,10 @@ impl<K: Clone, A: Algorithm, C: Clone, R, L: Limiter<Algorithm = A>> RateLimitLa
     /// admit. In memory, it extracts the keys of these calls only, so that it counts no mistake in a key of other
     /// calls. If the request has no valid key for this limit, the others decide it alone.
     ///
+    /// A trial needs a limiter of its own. If this limit shares its limiter with an enforced limit of the same layer,
+    /// the units of each call are charged twice in memory, so the enforced limit denies calls too early. In Redis, they
+    /// are charged once.
+    ///
     /// The first request after each time that shadow mode was turned on is an event of level `info`. While shadow mode
     /// is on, the metric `tower_throttle_enforced` is 0 (feature `metrics`).
     ///

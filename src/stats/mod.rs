@@ -111,7 +111,8 @@ pub struct PolicyStats {
 
 /// The counts of a policy's requests without a valid key, and of the requests of forbidden callers. This is the type of
 /// [`PolicyStats::keys`]. In shadow mode, all these requests pass, and are counted as what they would have been
-/// answered with.
+/// answered with. If the policy is joined with others, [`shared`](Self::shared) and [`unlimited`](Self::unlimited) also
+/// count requests that another policy rejects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct KeyStats {
