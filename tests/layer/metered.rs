@@ -20,8 +20,8 @@ use tower_throttle::algorithm::{
 };
 use tower_throttle::clock::ManualClock;
 use tower_throttle::key::Global;
-use tower_throttle::limiter::Permit;
-use tower_throttle::middleware::{PolicyReport, Rejection, Responder, Shadow, Unmetered};
+use tower_throttle::limiter::{OnClose, Permit};
+use tower_throttle::middleware::{PolicyReport, Rejection, Responder, SendHeaders, Shadow, Unmetered};
 use tower_throttle::{HttpResponder, Meter, Quota, RateLimitLayer, RateLimiter};
 
 use crate::support::{PolledByHand, on_threads};
@@ -364,6 +364,22 @@ async fn a_closed_limiter_counts_the_units_that_it_does_not_charge() {
     drop(response);
     let units = limiter.stats().units;
     assert_eq!((units.charged, units.uncharged), (0, 20));
+}
+
+/// Nothing is charged, and the responder reports nothing, but what runs inside the layer has one meter.
+#[tokio::test]
+async fn a_request_has_a_meter_even_if_its_limiter_is_closed_and_admits_all() {
+    let rule = TokenBucket::new(Quota::per_hour(1_000));
+    let limiter = RateLimiter::builder(rule).on_close(OnClose::Allow).build();
+    limiter.close();
+    let silent = HttpResponder::new().send_headers(SendHeaders::Never).insert_extension(false);
+    let service = metered!(limiter, 10).responder(silent).layer(service_fn(async |request: Request<()>| {
+        streams(&Meter::of(request.extensions()), 30)?;
+        let outer = Meter::of(request.extensions());
+        Ok::<_, io::Error>(Response::new(outer.units().to_string()))
+    }));
+    let body = service.oneshot(Request::new(())).await.unwrap().into_body();
+    assert_eq!(body.collect().await.unwrap().to_bytes(), "30");
 }
 
 /// Threads count while the response ends: each unit is charged once.

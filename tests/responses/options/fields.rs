@@ -5,18 +5,18 @@ use std::time::Duration;
 
 use axum::body::Body;
 use http::header::CONTENT_TYPE;
-use http::{HeaderMap, HeaderValue, Method, Request};
+use http::{HeaderMap, HeaderValue, Method, Request, Response};
 use serde_json::json;
-use tower::ServiceExt;
+use tower::{ServiceExt, service_fn};
 use tower_throttle::algorithm::FixedWindow;
 use tower_throttle::clock::ManualClock;
 use tower_throttle::key::Global;
-use tower_throttle::middleware::{HeaderFormat as Form, HttpResponder, ResetFormat, SendHeaders};
-use tower_throttle::{Quota, RateLimitLayer, RateLimiter};
+use tower_throttle::middleware::{Decisions, HeaderFormat as Form, HttpResponder, ResetFormat, SendHeaders};
+use tower_throttle::{Decision, Quota, RateLimitLayer, RateLimiter};
 
-use super::{app, is_head_of, late, layer, rejected, reported, with};
+use super::{app, ask, is_head_of, late, layer, rejected, reported, with};
 use crate::header_parser::{Left, ParsedFields, number};
-use crate::reference_service::{behind, limited};
+use crate::reference_service::{Service, behind, limited};
 use crate::support::{Answer, Server, VERSIONS, request, send};
 
 #[tokio::test]
@@ -36,6 +36,35 @@ async fn fields_are_sent_when_they_are_configured() {
             assert_eq!((are_there(&admitted), are_there(&get)), (on_admission, on_rejection), "{when:?}");
             assert_eq!(get.retry_after(), 60, "it has a switch of its own");
             is_head_of(&head, &get);
+        }
+    }
+}
+
+/// What a handler is given depends neither on the fields nor on a function that sees the rejections.
+#[tokio::test]
+async fn a_handler_gets_the_extensions_that_are_configured() {
+    let inner = || {
+        Service::new(service_fn(async |request: Request<Body>| {
+            let is_given = |is_given: bool| if is_given { "yes" } else { "no" };
+            let extensions = request.extensions();
+            let one = is_given(extensions.get::<Decision>().is_some());
+            let all = is_given(extensions.get::<Decisions>().is_some());
+            Ok(Response::new(Body::from(format!("{one} {all}"))))
+        }))
+    };
+    for when in [SendHeaders::Always, SendHeaders::Never] {
+        let responder = HttpResponder::new().send_headers(when);
+        for (responder, given) in [
+            (responder, "yes no"),
+            (responder.insert_details(true), "yes yes"),
+            (responder.insert_extension(false), "no no"),
+            (responder.insert_extension(false).insert_details(true), "no yes"),
+        ] {
+            let observed = layer().responder(responder).on_reject(|_, _: &Request<Body>| {});
+            for service in [limited(layer().responder(responder), inner()), limited(observed, inner())] {
+                let answer = ask(&service, "text/plain").await;
+                assert_eq!((answer.text(), answer.has("ratelimit")), (given, when == SendHeaders::Always));
+            }
         }
     }
 }

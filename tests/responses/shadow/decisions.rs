@@ -8,7 +8,7 @@ use tower::ServiceExt;
 use tower_throttle::algorithm::Concurrency;
 use tower_throttle::clock::ManualClock;
 use tower_throttle::key::{Global, KeyError, KeyExtractor, MissingKey};
-use tower_throttle::middleware::{HeaderFormat as Form, HttpResponder, ResetFormat, Shadow};
+use tower_throttle::middleware::{HeaderFormat as Form, HttpResponder, ResetFormat, SendHeaders, Shadow};
 use tower_throttle::{Decision, RateLimitLayer, RateLimiter};
 
 use super::{ask, hourly, limiter, mark, marked};
@@ -41,6 +41,20 @@ fn it_decides_counts_marks_and_lets_through() {
     clock.advance(Duration::from_secs(3_600));
     assert_eq!(mark(&ask(&service)), None);
     assert_eq!(shadow.denied(), 3);
+}
+
+#[test]
+fn a_request_is_marked_even_if_a_responder_reports_nothing() {
+    let silent = HttpResponder::new().send_headers(SendHeaders::Never).insert_extension(false);
+    let layer = RateLimitLayer::new(Global, hourly(1)).shadow(&Shadow::on());
+    let joined = RateLimitLayer::new(Global, hourly(9)).and(layer.clone());
+    for service in [
+        limited(layer.clone().responder(silent), marked()),
+        limited(joined.clone().responder(silent), marked()),
+    ] {
+        layer.limiter().reset(&());
+        assert_eq!([(); 3].map(|()| mark(&ask(&service)).is_some()), [false, true, true]);
+    }
 }
 
 #[test]
