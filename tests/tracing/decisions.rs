@@ -134,7 +134,8 @@ where
 
 #[tokio::test]
 async fn the_decision_is_recorded_in_a_span_that_declares_the_field() {
-    use tower_throttle::middleware::Shadow;
+    use tower_throttle::HttpResponder;
+    use tower_throttle::middleware::{SendHeaders, Shadow};
     let with_peer = || {
         let mut request = get();
         request.extensions_mut().insert(IpAddr::from([192, 0, 2, 7]));
@@ -154,4 +155,7 @@ async fn the_decision_is_recorded_in_a_span_that_declares_the_field() {
     assert_eq!(recorded(&joined.layer(service_fn(hello)), with_peer()), "denied");
     layer.limiter().close();
     assert_eq!(recorded(&service, with_peer()), "closed");
+    let silent = HttpResponder::new().send_headers(SendHeaders::Never).insert_extension(false);
+    let layer = RateLimitLayer::per_ip(Quota::per_hour(1)).responder(silent);
+    assert_eq!(recorded(&layer.layer(service_fn(hello)), with_peer()), "admitted", "it reports nothing else");
 }
