@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::advance;
 
 use super::faults::swaps;
-use super::flights::settle;
+use super::flights::{begun, settle};
 use super::limiter;
 use super::staged::{Mode, Staged};
 use crate::limiter::RedisLimiter;
@@ -50,6 +50,102 @@ async fn units_of_a_fallback_are_counted_with_those_of_its_limiter() {
     redis.call("a").cost(3).reserve().await.unwrap().unwrap().settle(4);
     redis.charge("a", 9).await.unwrap();
     assert_eq!((units(&local), units(&redis)), ([3, 0, 7], [5, 0, 7]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_settlement_after_a_replacement_gives_nothing_back() {
+    /// Replaces the algorithm while a call of 900 units is in progress, before or while its settlement is sent. Returns
+    /// whether the key is denied afterwards, and the units that were counted as refunded.
+    async fn replaced<A: StoredAlgorithm>(algorithms: [A; 2], is_sent: bool) -> (bool, u64) {
+        let server = Staged::new();
+        let [old, new] = algorithms;
+        let limit = limiter(&swaps(&server), old);
+        let (_, reservation) = charge(&limit, None, 900).await;
+        assert!(limit.check_n("a", 100).await.unwrap().is_allowed());
+        server.set(Mode::Hold);
+        // The settlement waits for the trip of this call, and the next trip has the new algorithm.
+        let peek = is_sent.then(|| tokio::spawn(limit.peek("a")));
+        settle().await;
+        if is_sent {
+            reservation.settle(0);
+            limit.replace(new);
+            server.resume();
+        } else {
+            limit.replace(new);
+            server.resume();
+            assert!(!limit.check("a").await.unwrap().is_allowed(), "the units stay used");
+            reservation.settle(0);
+        }
+        if let Some(peek) = peek {
+            let _ = peek.await.unwrap().unwrap();
+        }
+        settle().await;
+        (!limit.check("a").await.unwrap().is_allowed(), limit.stats().units.refunded)
+    }
+    for is_sent in [false, true] {
+        let quotas = || [1_000, 10].map(Quota::per_hour);
+        assert_eq!(replaced(quotas().map(FixedWindow::new), is_sent).await, (true, 0));
+        assert_eq!(replaced(quotas().map(TokenBucket::new), is_sent).await, (true, 0));
+        assert_eq!(
+            replaced(quotas().map(|quota| Tiered::new(FixedWindow::new(quota))), is_sent).await,
+            (true, 0)
+        );
+        let same = || [1_000; 2].map(|limit| FixedWindow::new(Quota::per_hour(limit)));
+        assert_eq!(replaced(same(), is_sent).await, (true, 0), "as in memory");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cancelled_call_gives_nothing_back_after_a_replacement() {
+    let server = Staged::new();
+    let quotas = [1_000, 10].map(Quota::per_hour);
+    let limit = limiter(&swaps(&server), FixedWindow::new(quotas[0]));
+    assert!(limit.check_n("a", 100).await.unwrap().is_allowed());
+    server.set(Mode::Withhold);
+    let call = begun(limit.check_n("a", 900));
+    settle().await;
+    // The state is read, and then written. The reply to the latter is withheld.
+    server.resume();
+    server.set(Mode::Withhold);
+    settle().await;
+    limit.replace(FixedWindow::new(quotas[1]));
+    drop(call);
+    server.resume();
+    settle().await;
+    assert!(!limit.check("a").await.unwrap().is_allowed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dearer_settlement_after_a_replacement_is_charged_as_in_memory() {
+    let quotas = || [20, 10].map(|limit| FixedWindow::new(Quota::per_hour(limit)));
+    let [old, new] = quotas();
+    let memory = RateLimiter::new(old.clone());
+    let redis = limiter(&swaps(&Staged::new()), old);
+    let (_, here) = charge(&memory, None, 3).await;
+    let (_, there) = charge(&redis, None, 3).await;
+    memory.replace(new.clone());
+    redis.replace(new);
+    here.settle(8);
+    there.settle(8);
+    settle().await;
+    assert_eq!((memory.peek("a").remaining(), redis.peek("a").await.unwrap().remaining()), (2, 2));
+    assert_eq!((units(&memory), units(&redis)), ([5, 0, 0], [5, 0, 0]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_charge_whose_state_was_dropped_gives_nothing_back() {
+    let server = Staged::new();
+    let limit = limiter(&swaps(&server), FixedWindow::new(Quota::per_hour(1_000)));
+    let (_, reservation) = charge(&limit, None, 900).await;
+    // Four other quotas, whose states are kept for longer.
+    for most in 10..14 {
+        let other = limiter(&swaps(&server), FixedWindow::new(Quota::per_day(most)));
+        assert!(!other.check("a").await.unwrap().is_allowed());
+    }
+    assert_eq!(limit.peek("a").await.unwrap().remaining(), 987, "it is converted from the largest");
+    reservation.settle(0);
+    settle().await;
+    assert_eq!(limit.peek("a").await.unwrap().remaining(), 987);
 }
 
 fn tiers() -> (RedisLimiter<Tiered<TokenBucket>>, Staged, [Tiered<TokenBucket>; 2]) {
