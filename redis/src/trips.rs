@@ -948,8 +948,9 @@ impl<A: StoredAlgorithm> Denials<A> {
         let mut decision = None;
         if elapsed <= self.longest && Arc::ptr_eq(plan, &remembered.plan) {
             let now = remembered.now.saturating_add(elapsed);
-            let (outcome, _) = call.apply(plan, &mut remembered.state.clone(), now);
-            decision = Some(outcome.decision()).filter(|decision| !decision.is_allowed());
+            // A denial that adds its tier to the key must be sent, since the wait is true only if the tier is kept.
+            let (outcome, must_write) = call.apply(plan, &mut remembered.state.clone(), now);
+            decision = Some(outcome.decision()).filter(|decision| !decision.is_allowed() && !must_write);
         }
         if decision.is_none() {
             set.swap_remove(place);
