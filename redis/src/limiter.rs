@@ -529,6 +529,13 @@ impl<'a, A: StoredAlgorithm> LimiterCall<'a, A> {
         self.request.algorithm(&self.plan.algorithm)
     }
 
+    /// Returns whether a new key would admit the call, now or later.
+    fn can_fit(&self) -> bool {
+        let algorithm = self.algorithm();
+        let mut fresh = algorithm.new_state(Nanos::ZERO, Nanos::ZERO);
+        !algorithm.peek(&mut fresh, Nanos::ZERO, self.request.cost()).never_fits()
+    }
+
     /// Returns the denial of the call if the limiter was closed.
     fn denial_of_closed(&self) -> Option<Decision> {
         self.shared.calls.denial(self.algorithm(), self.request.cost())
@@ -643,7 +650,9 @@ impl<'a, A: StoredAlgorithm> LimiterCall<'a, A> {
 
     async fn queue(&self, counted: &mut CountedCall<'_>) -> Result<Decided, RedisError> {
         let Self { shared, key, request, .. } = *self;
-        let Some(config) = self.algorithm().queue_config().filter(|config| config.places() > 0) else {
+        let config = self.algorithm().queue_config().filter(|config| config.places() > 0);
+        // A call that never fits is denied at once, whichever calls wait.
+        let Some(config) = config.filter(|_| self.can_fit()) else {
             return self.check(0, None).await;
         };
         let queued = shared.queues.call(shared.links.any(), key, &config, request.max_wait(), None);
