@@ -289,3 +289,45 @@ async fn a_wait_behind_the_clock_that_is_too_long_tells_when_it_is_in_time() {
     waits(LeakyBucket::new(Quota::per_second(1)).queue(3)).await;
     waits(TokenBucket::new(Quota::per_second(1)).queue(3)).await;
 }
+
+/// The state does not show how many calls wait, but for how many units.
+#[tokio::test(start_paused = true)]
+async fn a_call_finds_a_queue_full_by_the_units_of_the_calls_before_it() {
+    /// Makes calls of these costs at once, after one that has used up the bucket. Returns the delays of those that are
+    /// admitted, and otherwise the wait until the queue has a place.
+    async fn waits(places: u64, first: u64, costs: &[u64]) -> Vec<Result<u64, u64>> {
+        let bucket = TokenBucket::new(Quota::per_second(10)).queue(places);
+        let limiter = limiter(&swaps(&Staged::new()), bucket);
+        assert!(limiter.check_n("a", first).await.unwrap().is_allowed());
+        let mut calls = Vec::new();
+        for cost in costs {
+            calls.push(tokio::spawn(limiter.acquire_n("a", *cost)));
+            settle().await;
+        }
+        let mut waits = Vec::new();
+        for call in calls {
+            let decision = call.await.unwrap().unwrap();
+            assert_eq!(decision.is_allowed(), !decision.is_queue_full());
+            let millis = |wait: Duration| wait.as_millis() as u64;
+            waits.push(match decision.is_allowed() {
+                true => Ok(millis(decision.delay())),
+                false => Err(millis(decision.retry_after().unwrap())),
+            });
+        }
+        waits
+    }
+    assert_eq!(waits(2, 10, &[5]).await, [Ok(500)], "nobody waits before it");
+    assert_eq!(waits(1, 10, &[10]).await, [Ok(1_000)]);
+    assert_eq!(waits(2, 10, &[1, 5, 1]).await, [Ok(100), Ok(600), Err(500)]);
+    assert_eq!(waits(2, 10, &[1, 1, 5]).await, [Ok(100), Ok(200), Err(100)]);
+    assert_eq!(waits(2, 7, &[5, 1]).await, [Ok(200), Err(100)], "it waits for two units");
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_call_waits_for_a_bucket_without_places() {
+    let limiter = limiter(&swaps(&Staged::new()), TokenBucket::new(Quota::per_second(10)).queue(0));
+    assert!(limiter.check_n("a", 7).await.unwrap().is_allowed());
+    let denied = limiter.acquire_n("a", 5).await.unwrap();
+    assert_eq!((denied.is_allowed(), denied.is_queue_full()), (false, false));
+    assert_eq!(denied.retry_after(), Some(200 * MS));
+}
