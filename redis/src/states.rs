@@ -623,7 +623,8 @@ fn reset<A: StoredAlgorithm>(algorithm: &A, state: &mut A::State, now: Nanos) ->
     Nanos::from(algorithm.peek(state, now, 0).reset_after()).0
 }
 
-/// Converts each state of `others` to `algorithm`, and returns the result with the fewest remaining units.
+/// Converts each state of `others` to `algorithm`, and returns the result with the fewest remaining units, as it is read
+/// once it is stored. So a mark that is taken of it is still its mark then, although a stored state is rounded.
 fn converted<A: StoredAlgorithm>(algorithm: &A, others: &[Other<A>], now: Nanos) -> Option<A::State> {
     let convert = |other: &Other<A>| {
         let mut state = other.state.clone();
@@ -631,7 +632,10 @@ fn converted<A: StoredAlgorithm>(algorithm: &A, others: &[Other<A>], now: Nanos)
         let left = algorithm.peek(&mut state, now, 0).remaining();
         (left, state)
     };
-    others.iter().map(convert).min_by_key(|(left, _)| *left).map(|(_, state)| state)
+    let (_, state) = others.iter().map(convert).min_by_key(|(left, _)| *left)?;
+    let mut numbers = StateWriter::default();
+    algorithm.write_state(&state, &mut numbers);
+    algorithm.read_state(&mut StateReader::new(numbers.as_bytes()))
 }
 
 /// Reads the states of other quotas: for each, the time until which it is kept, the algorithm's
