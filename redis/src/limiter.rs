@@ -506,7 +506,8 @@ impl<A: StoredAlgorithm> Callee for RedisLimiter<A> {
 }
 
 impl<'a, A: StoredAlgorithm> LimiterCall<'a, A> {
-    /// Returns the reservation of a call that was charged with this outcome, or an empty reservation if the call will not be settled.
+    /// Returns the reservation of a call that was charged with this outcome, or an empty reservation if the call will
+    /// not be settled.
     fn reservation(&self, outcome: Outcome, runtime: &Handle) -> Reservation {
         let Shared { trips, settlements, max_debt, .. } = self.shared;
         if self.request.settles() {

@@ -623,8 +623,8 @@ fn reset<A: StoredAlgorithm>(algorithm: &A, state: &mut A::State, now: Nanos) ->
     Nanos::from(algorithm.peek(state, now, 0).reset_after()).0
 }
 
-/// Converts each state of `others` to `algorithm`, and returns the result with the fewest remaining units, as it is read
-/// once it is stored. So a mark that is taken of it is still its mark then, although a stored state is rounded.
+/// Converts each state of `others` to `algorithm`. Returns the result with the fewest remaining units, as it is read
+/// once it is stored: what is stored is rounded, so otherwise a mark that is taken now would not be its mark then.
 fn converted<A: StoredAlgorithm>(algorithm: &A, others: &[Other<A>], now: Nanos) -> Option<A::State> {
     let convert = |other: &Other<A>| {
         let mut state = other.state.clone();

@@ -681,8 +681,7 @@ mod tests {
         }
     }
 
-    /// Each call waits for as many tokens as it costs, so the queue is full once those before it wait for as many tokens
-    /// as it has places.
+    /// The queue is full for a call if those before it wait for as many tokens as there are places.
     #[test]
     fn the_own_cost_of_a_call_takes_no_place() {
         for (places, used, cost, waits) in [

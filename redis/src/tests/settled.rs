@@ -6,6 +6,7 @@ use tokio::time::advance;
 
 use super::faults::swaps;
 use super::flights::{begun, settle};
+use super::joined::decide;
 use super::limiter;
 use super::staged::{Mode, Staged};
 use crate::limiter::RedisLimiter;
@@ -130,6 +131,20 @@ async fn a_dearer_settlement_after_a_replacement_is_charged_as_in_memory() {
     settle().await;
     assert_eq!((memory.peek("a").remaining(), redis.peek("a").await.unwrap().remaining()), (2, 2));
     assert_eq!((units(&memory), units(&redis)), ([5, 0, 0], [5, 0, 0]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_joint_call_from_before_a_replacement_gives_nothing_back() {
+    let [old, new] = [1_000, 10].map(|limit| FixedWindow::new(Quota::per_hour(limit)));
+    let limit = limiter(&swaps(&Staged::new()), old);
+    assert!(limit.check_n("a", 100).await.unwrap().is_allowed());
+    let attempt = || [Attempt::new(900).with_reservation()];
+    let decided = decide(&limit, "a", attempt()).await.unwrap().into_iter().flatten().next().unwrap();
+    limit.replace(new);
+    assert!(!limit.check("a").await.unwrap().is_allowed());
+    decided.decided.into_parts().1.settle(0);
+    settle().await;
+    assert!(!limit.check("a").await.unwrap().is_allowed());
 }
 
 #[tokio::test(start_paused = true)]
