@@ -90,9 +90,9 @@ pub(super) trait Member: Send + Sync {
     /// call is decided as one that does not wait.
     fn take_place(&mut self) -> Option<TotalPlace>;
 
-    /// Returns the reservation of the call, which was charged at this time of the server's clock. `runtime` is the
-    /// runtime that settles the call.
-    fn reservation(&self, charged_at: Nanos, runtime: &Handle) -> Reservation;
+    /// Returns the reservation of the call, which was charged with this outcome. `runtime` is the runtime that settles
+    /// the call.
+    fn reservation(&self, outcome: Outcome, runtime: &Handle) -> Reservation;
 
     /// Returns the algorithm of the call, if it is not the limiter's own.
     fn algorithm(&self) -> Option<AnyAlgorithm>;
@@ -671,7 +671,7 @@ impl Charged {
             // In a group that decides, a part in shadow mode is not charged.
             let has_share = joined.member.is_in_shadow() == call.groups[group].is_in_shadow;
             let reservation = if decision.is_allowed() && !is_denied && has_share {
-                joined.member.reservation(outcome.charged_at(), &self.runtime)
+                joined.member.reservation(outcome, &self.runtime)
             } else {
                 Reservation::default()
             };

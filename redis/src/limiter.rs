@@ -116,8 +116,7 @@ struct RedisCharge<A: StoredAlgorithm> {
     settlements: Arc<Settlements>,
     key: Arc<str>,
     call: Operation<A>,
-    /// The server's time for which the call was charged.
-    charged_at: Nanos,
+    outcome: Outcome,
     max_debt: u64,
     /// The runtime that makes the trip, from whichever thread the call is settled.
     runtime: Handle,
@@ -282,7 +281,8 @@ impl<A: StoredAlgorithm> RedisLimiter<A> {
     /// [`RateLimiter::replace`]. The states of keys are converted when the keys are next used, even by a call that is
     /// denied, and not by a peek. A key that is not used before its state expires is a new key.
     ///
-    /// Other processes continue with their own algorithm, and the fallback with its own. If the states or the queue of
+    /// Calls in progress of this process that are settled or undone later give nothing back, as in memory. Other
+    /// processes continue with their own algorithm, and the fallback with its own. If the states or the queue of
     /// the new algorithm cannot be kept in Redis, the old algorithm stays in use, and the error is logged (feature
     /// `tracing`).
     pub fn replace(&self, algorithm: A) {
@@ -506,8 +506,9 @@ impl<A: StoredAlgorithm> Callee for RedisLimiter<A> {
 }
 
 impl<'a, A: StoredAlgorithm> LimiterCall<'a, A> {
-    /// Returns the reservation of a call that was charged, or an empty reservation if the call will not be settled.
-    fn reservation(&self, charged_at: Nanos, runtime: &Handle) -> Reservation {
+    /// Returns the reservation of a call that was charged with this outcome, or an empty reservation if the call will
+    /// not be settled.
+    fn reservation(&self, outcome: Outcome, runtime: &Handle) -> Reservation {
         let Shared { trips, settlements, max_debt, .. } = self.shared;
         if self.request.settles() {
             reservation_of(RedisCharge {
@@ -515,7 +516,7 @@ impl<'a, A: StoredAlgorithm> LimiterCall<'a, A> {
                 settlements: Arc::clone(settlements),
                 key: Arc::clone(self.key),
                 call: operation(self.request, Action::Check),
-                charged_at,
+                outcome,
                 max_debt: *max_debt,
                 runtime: runtime.clone(),
             })
@@ -527,6 +528,13 @@ impl<'a, A: StoredAlgorithm> LimiterCall<'a, A> {
     /// Returns the algorithm that decides the call.
     fn algorithm(&self) -> &A {
         self.request.algorithm(&self.plan.algorithm)
+    }
+
+    /// Returns whether a new key would admit the call, now or later.
+    fn can_fit(&self) -> bool {
+        let algorithm = self.algorithm();
+        let mut fresh = algorithm.new_state(Nanos::ZERO, Nanos::ZERO);
+        !algorithm.peek(&mut fresh, Nanos::ZERO, self.request.cost()).never_fits()
     }
 
     /// Returns the denial of the call if the limiter was closed.
@@ -583,7 +591,7 @@ impl<'a, A: StoredAlgorithm> LimiterCall<'a, A> {
         let runtime = RedisError::current_runtime()?;
         let outcome = self.shared.trips.ask(self.plan, self.key, operation, None).await?;
         let reservation = if outcome.decision().is_allowed() {
-            self.reservation(outcome.charged_at(), &runtime)
+            self.reservation(outcome, &runtime)
         } else {
             Reservation::default()
         };
@@ -638,12 +646,14 @@ impl<'a, A: StoredAlgorithm> LimiterCall<'a, A> {
             }
             sleeper.give_back = None;
         }
-        Ok(Decided::new(decision, self.reservation(outcome.charged_at(), &runtime)))
+        Ok(Decided::new(decision, self.reservation(outcome, &runtime)))
     }
 
     async fn queue(&self, counted: &mut CountedCall<'_>) -> Result<Decided, RedisError> {
         let Self { shared, key, request, .. } = *self;
-        let Some(config) = self.algorithm().queue_config().filter(|config| config.places() > 0) else {
+        let config = self.algorithm().queue_config().filter(|config| config.places() > 0);
+        // A call that never fits is denied at once, whichever calls wait.
+        let Some(config) = config.filter(|_| self.can_fit()) else {
             return self.check(0, None).await;
         };
         let queued = shared.queues.call(shared.links.any(), key, &config, request.max_wait(), None);
@@ -873,8 +883,8 @@ impl<A: StoredAlgorithm> Member for Part<A> {
         }
     }
 
-    fn reservation(&self, charged_at: Nanos, runtime: &Handle) -> Reservation {
-        self.call().reservation(charged_at, runtime)
+    fn reservation(&self, outcome: Outcome, runtime: &Handle) -> Reservation {
+        self.call().reservation(outcome, runtime)
     }
 
     fn algorithm(&self) -> Option<AnyAlgorithm> {
@@ -914,7 +924,7 @@ impl<A: StoredAlgorithm> RedisCharge<A> {
 impl<A: StoredAlgorithm> Charge for RedisCharge<A> {
     /// Sends the difference to the server. Returns `None`, because the reply comes later.
     fn settle(self: Box<Self>, actual: u64) -> Option<Decision> {
-        if let Some(operation) = self.call.settled(self.charged_at, actual, self.max_debt) {
+        if let Some(operation) = self.call.settled(&self.outcome, actual, self.max_debt) {
             self.send(operation);
         }
         None

@@ -130,17 +130,17 @@ impl Unsettled {
         other.has_ended = true;
     }
 
-    /// Ends the settlement by the result of its trip: the number of units that were charged.
-    pub(super) fn end(mut self, charged: Result<u64, &RedisError>) {
-        self.count(charged);
+    /// Ends the settlement by the result of its trip: the number of units that were charged, or given back.
+    pub(super) fn end(mut self, settled: Result<u64, &RedisError>) {
+        self.count(settled);
     }
 
-    fn count(&mut self, charged: Result<u64, &RedisError>) {
+    fn count(&mut self, settled: Result<u64, &RedisError>) {
         self.has_ended = true;
         let Self { settlements, units, count, kind, .. } = self;
         let (units, kind) = (*units, *kind);
-        match (charged, kind) {
-            (Ok(_), Kind::Refund) => settlements.units.add_refund(units),
+        match (settled, kind) {
+            (Ok(refunded), Kind::Refund) => settlements.units.add_refund(refunded),
             (Ok(charged), _) => settlements.units.add_charge(units, charged),
             (Err(_), Kind::WithFallback) => {}
             (Err(_), Kind::Awaited) => settlements.units.add_charge(units, 0),

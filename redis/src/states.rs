@@ -79,6 +79,9 @@ pub(super) struct Operation<A> {
     cost: u64,
     /// The algorithm of the call, if it is not the limiter's own.
     tier: Option<A>,
+    /// The [generation](AlgorithmInfo::generation) of the algorithm that charged the units which the operation gives
+    /// back. An algorithm of another generation gives nothing back: it is not known how many of its units are these.
+    charged_by: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,8 +124,10 @@ pub(super) struct Outcome {
     charged_at: Nanos,
     /// The mark of a `Reserve`, which identifies its charge, so that the charge can be given back.
     mark: Option<u128>,
-    /// The number of units that a `ChargeMore` has charged.
-    charged: u64,
+    /// The number of units that a `ChargeMore` has charged, or a `RefundSettled` has given back.
+    settled: u64,
+    /// The generation of the algorithm that decided.
+    generation: u64,
     /// `true` if a `Reset` has found a state that was not fresh, or a `LockOut` a lockout or counted denials.
     was_used: bool,
 }
@@ -247,7 +252,12 @@ impl<A: StoredAlgorithm> States<A> {
 
     /// Applies an operation at `now`. Returns the outcome, and whether the states must be written.
     pub(super) fn apply(&mut self, plan: &Plan<A>, operation: &Operation<A>, now: Nanos) -> (Outcome, bool) {
-        let (mut outcome, changed) = operation.apply(&plan.algorithm, &mut self.own, now);
+        // A state that was made from others contains what they were charged, and not what this quota was.
+        let is_void = |generation| self.is_converted || generation != plan.info.generation();
+        if operation.charged_by.is_some_and(is_void) {
+            return operation.with(Action::Peek).at_cost(0).apply(plan, &mut self.own, now);
+        }
+        let (mut outcome, changed) = operation.apply(plan, &mut self.own, now);
         if operation.action == Action::Reset {
             outcome.was_used |= self.others.iter().any(|other| other.is_used(now));
         }
@@ -271,8 +281,7 @@ impl<A: StoredAlgorithm> States<A> {
     /// Returns the outcome that an operation would have at `now`. Of a call that is admitted at once, the decision is
     /// that of a peek: the units of the call are still among the remaining units.
     pub(super) fn preview(&self, plan: &Plan<A>, operation: &Operation<A>, now: Nanos) -> Outcome {
-        let outcome =
-            |operation: &Operation<A>| operation.apply(&plan.algorithm, &mut self.own.clone(), now).0;
+        let outcome = |operation: &Operation<A>| operation.apply(plan, &mut self.own.clone(), now).0;
         let decided = outcome(operation);
         if decided.decision.is_allowed() && decided.decision.delay().is_zero() {
             let peeked = outcome(&operation.with(Action::Peek));
@@ -347,7 +356,7 @@ impl<A: StoredAlgorithm> Other<A> {
 impl<A> Operation<A> {
     /// Creates an operation. `tier` is the algorithm of the call, if it is not the limiter's own.
     pub(super) fn new(action: Action, cost: u64, tier: Option<A>) -> Self {
-        Self { action, cost, tier }
+        Self { action, cost, tier, charged_by: None }
     }
 
     pub(super) fn cost(&self) -> u64 {
@@ -373,14 +382,15 @@ impl<A> Operation<A> {
         if !outcome.decision.is_allowed() || self.cost == 0 {
             return None;
         }
-        let action = match (self.action, outcome.mark) {
+        let (action, charged_by) = match (self.action, outcome.mark) {
             (Action::Check | Action::CheckToQueue(..), _) | (Action::Reserve(_), None) => {
-                Action::Undo(outcome.charged_at)
+                (Action::Undo(outcome.charged_at), Some(outcome.generation))
             }
-            (Action::Reserve(_), Some(mark)) => Action::GiveBack(mark),
+            // The mark says whether the charge is in the state.
+            (Action::Reserve(_), Some(mark)) => (Action::GiveBack(mark), None),
             _ => return None,
         };
-        Some(Self { action, ..self })
+        Some(Self { action, charged_by, ..self })
     }
 
     /// Returns whether a script can decide the operation, if the algorithm has a script.
@@ -429,21 +439,18 @@ impl<A: StoredAlgorithm> Operation<A> {
         }
     }
 
-    /// Returns the operation that replaces the charge of this call, made at `charged_at`, by the charge of its actual
+    /// Returns the operation that replaces the charge of this call, which had this outcome, by the charge of its actual
     /// cost. The state is then in debt by at most `max_debt` units. Returns `None` if both costs are the same.
-    pub(super) fn settled(&self, charged_at: Nanos, actual: u64, max_debt: u64) -> Option<Self> {
-        let (action, cost) = match actual.checked_sub(self.cost) {
+    pub(super) fn settled(&self, outcome: &Outcome, actual: u64, max_debt: u64) -> Option<Self> {
+        let (action, cost, charged_by) = match actual.checked_sub(self.cost) {
             Some(0) => return None,
-            Some(more) => (Action::ChargeMore(max_debt), more),
-            None => (Action::RefundSettled(charged_at, self.cost), self.cost - actual),
+            Some(more) => (Action::ChargeMore(max_debt), more, None),
+            None => {
+                let action = Action::RefundSettled(outcome.charged_at, self.cost);
+                (action, self.cost - actual, Some(outcome.generation))
+            }
         };
-        Some(Self { action, cost, tier: self.tier.clone() })
-    }
-
-    /// Returns the decision on the call in `state`, which was read by `plan`, without a charge.
-    pub(super) fn peek(&self, plan: &Plan<A>, mut state: A::State, now: Nanos) -> Decision {
-        let algorithm = self.algorithm(&plan.algorithm, &mut state);
-        algorithm.peek(&mut state, now, self.cost)
+        Some(Self { action, cost, tier: self.tier.clone(), charged_by })
     }
 
     /// Returns the algorithm that decides the operation: the tier of the call, or the limiter's own algorithm. It also
@@ -455,14 +462,15 @@ impl<A: StoredAlgorithm> Operation<A> {
         algorithm
     }
 
-    /// Changes `state` at `now`. Returns the outcome, and whether the state must be written.
-    fn apply(&self, limiter: &A, state: &mut A::State, now: Nanos) -> (Outcome, bool) {
+    /// Changes `state` at `now`, which was read by `plan`. Returns the outcome, and whether the state must be written.
+    pub(super) fn apply(&self, plan: &Plan<A>, state: &mut A::State, now: Nanos) -> (Outcome, bool) {
+        let limiter = &plan.algorithm;
         let algorithm = self.algorithm(limiter, state);
         let cost = self.cost;
         let before = state.clone();
         let mut mark = None;
         let mut slot = None;
-        let mut charged = 0;
+        let mut settled = 0;
         let mut was_used = false;
         let (decision, changed) = match self.action {
             Action::Check | Action::Reserve(_) => {
@@ -514,10 +522,11 @@ impl<A: StoredAlgorithm> Operation<A> {
             }
             Action::RefundSettled(charged_at, charged) => {
                 algorithm.refund_settled(state, now, charged, charged - cost, charged_at);
+                settled = cost;
                 (algorithm.peek(state, now, 0), true)
             }
             Action::ChargeMore(max_debt) => {
-                charged = match max_debt {
+                settled = match max_debt {
                     0 => charge_available(algorithm, state, now, cost),
                     _ => algorithm.charge(state, now, cost, max_debt),
                 };
@@ -546,7 +555,9 @@ impl<A: StoredAlgorithm> Operation<A> {
         // If the clock was set back by more than a period, the state continues from the new time. That state must be
         // written: otherwise the key would not change until the clock reaches the old time again.
         let must_keep = limiter.must_keep(&before, state);
-        (Outcome { decision, now, charged_at, mark, charged, was_used }, changed || must_keep)
+        let generation = plan.info.generation();
+        let outcome = Outcome { decision, now, charged_at, mark, settled, generation, was_used };
+        (outcome, changed || must_keep)
     }
 }
 
@@ -560,15 +571,9 @@ impl Outcome {
         Self { decision: change(self.decision), ..self }
     }
 
-    /// Returns the time for which the call was charged: the key's time or, for a call that waits, the time of its
-    /// admission.
-    pub(super) fn charged_at(&self) -> Nanos {
-        self.charged_at
-    }
-
-    /// Returns the number of units that a charge after the fact has charged.
-    pub(super) fn charged(&self) -> u64 {
-        self.charged
+    /// Returns the number of units that a settlement or a charge after the fact has charged or given back.
+    pub(super) fn settled(&self) -> u64 {
+        self.settled
     }
 
     /// Returns whether a reset has found a state that was not fresh, or a `LockOut` a lockout or counted denials.
@@ -618,7 +623,8 @@ fn reset<A: StoredAlgorithm>(algorithm: &A, state: &mut A::State, now: Nanos) ->
     Nanos::from(algorithm.peek(state, now, 0).reset_after()).0
 }
 
-/// Converts each state of `others` to `algorithm`, and returns the result with the fewest remaining units.
+/// Converts each state of `others` to `algorithm`. Returns the result with the fewest remaining units, as it is read
+/// once it is stored: what is stored is rounded, so otherwise a mark that is taken now would not be its mark then.
 fn converted<A: StoredAlgorithm>(algorithm: &A, others: &[Other<A>], now: Nanos) -> Option<A::State> {
     let convert = |other: &Other<A>| {
         let mut state = other.state.clone();
@@ -626,7 +632,10 @@ fn converted<A: StoredAlgorithm>(algorithm: &A, others: &[Other<A>], now: Nanos)
         let left = algorithm.peek(&mut state, now, 0).remaining();
         (left, state)
     };
-    others.iter().map(convert).min_by_key(|(left, _)| *left).map(|(_, state)| state)
+    let (_, state) = others.iter().map(convert).min_by_key(|(left, _)| *left)?;
+    let mut numbers = StateWriter::default();
+    algorithm.write_state(&state, &mut numbers);
+    algorithm.read_state(&mut StateReader::new(numbers.as_bytes()))
 }
 
 /// Reads the states of other quotas: for each, the time until which it is kept, the algorithm's

@@ -426,7 +426,7 @@ impl<A> Pending<A> {
     /// charged, returns the operation that undoes the charge.
     fn answer(mut self, result: Reply) -> Option<Operation<A>> {
         if let Some(unsettled) = self.unsettled.take() {
-            unsettled.end(result.as_ref().map(Outcome::charged));
+            unsettled.end(result.as_ref().map(Outcome::settled));
         }
         let sent = self.reply?.send(result);
         let Err(Ok(outcome)) = sent else { return None };
@@ -948,8 +948,9 @@ impl<A: StoredAlgorithm> Denials<A> {
         let mut decision = None;
         if elapsed <= self.longest && Arc::ptr_eq(plan, &remembered.plan) {
             let now = remembered.now.saturating_add(elapsed);
-            let peeked = call.peek(plan, remembered.state.clone(), now);
-            decision = Some(peeked).filter(|decision| !decision.is_allowed());
+            // A denial that adds its tier to the key must be sent, since the wait is true only if the tier is kept.
+            let (outcome, must_write) = call.apply(plan, &mut remembered.state.clone(), now);
+            decision = Some(outcome.decision()).filter(|decision| !decision.is_allowed() && !must_write);
         }
         if decision.is_none() {
             set.swap_remove(place);

@@ -147,7 +147,8 @@ impl LeakyBucket {
     /// a call that cannot pass at once is denied. How many calls wait for a key is not reported: the
     /// [`remaining`](crate::Decision::remaining) of a decision is 1 if a call would pass at once, and otherwise 0.
     ///
-    /// In Redis, a call is queued behind at most 1,048,575 units.
+    /// In Redis, a call is queued if its slot is at most as many intervals away, and at most 1,048,575. With calls that
+    /// cost more than one unit, this may be fewer calls.
     #[must_use]
     pub const fn queue(self, places: u64) -> Self {
         Self { bucket: self.bucket.queue(places), ..self }

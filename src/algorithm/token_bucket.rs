@@ -358,11 +358,15 @@ impl TokenBucket {
         let until = self.until(state, tokens);
         // A call whose units are available does not wait for the clock to catch up.
         let wait = if until == 0 { 0 } else { until.saturating_add(lag) };
-        let places = self.rate.units(self.queue_config.places().min(self.max_owed() - self.capacity()));
+        // The state does not show how many calls wait. So a call may wait if those before it wait for fewer units than
+        // there are places.
+        let most =
+            self.queue_config.places().checked_sub(1).map_or(0, |others| others.saturating_add(tokens));
+        let most = self.rate.units(most.min(self.max_owed() - self.capacity()));
         let max_wait = max_wait.min(self.queue_config.max_wait());
         let max = if max_wait == u64::MAX { u128::MAX } else { self.rate.grains(max_wait) };
         // The clock must catch up with the key's time before the queue gets shorter.
-        let free = if until > places { (until - places).saturating_add(lag) } else { 0 };
+        let free = if until > most { (until - most).saturating_add(lag) } else { 0 };
         let excess = free.max(wait.saturating_sub(max));
         let reset = self.missing(state).saturating_add(lag);
         let decision = match (wait, excess) {
@@ -674,6 +678,24 @@ mod tests {
                 bucket.deny_in_full(&state, behind, cost),
                 "seed {seed}"
             );
+        }
+    }
+
+    /// The queue is full for a call if those before it wait for as many tokens as there are places.
+    #[test]
+    fn the_own_cost_of_a_call_takes_no_place() {
+        for (places, used, cost, waits) in [
+            (0, 7, 5, false),
+            (1, 10, 10, true),
+            (1, 11, 1, false),
+            (2, 11, 10, true),
+            (2, 12, 1, false),
+            (u64::MAX, 1_000, 10, true),
+        ] {
+            let bucket = TokenBucket::new(Quota::per_second(10)).queue(places);
+            let mut state = TokenBucketState { last: Nanos(MS), used, part: 0 };
+            let reserved = bucket.reserve_slot(&mut state, Nanos(MS), cost, u64::MAX).unwrap();
+            assert_eq!(reserved.decision.is_allowed(), waits, "{cost} with {used} used, {places} places");
         }
     }
 

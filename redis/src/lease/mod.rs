@@ -457,7 +457,9 @@ impl SharedLeases {
         call: &mut CountedCall<'_>,
     ) -> Result<Decided, RedisError> {
         let cost = request.cost();
-        let config = self.algorithm.queue_config().filter(|config| cost > 0 && config.places() > 0);
+        // A call above the burst is denied at once, whichever calls wait.
+        let can_wait = cost > 0 && cost <= self.rules.bucket.burst();
+        let config = self.algorithm.queue_config().filter(|config| can_wait && config.places() > 0);
         let Some(config) = config else { return self.check(key, cost).await };
         let queued = self.queues.call(self.links.any(), key, &config, request.max_wait(), Some(UNKNOWN_WAIT));
         let decided =

@@ -349,8 +349,7 @@ fn gives_back_what_was_not_refilled_since_the_slot<A: StoredAlgorithm>(algorithm
         for call in [outcome, apply(&check, 20)] {
             assert!(call.decision().is_allowed());
         }
-        let back =
-            if is_settled { queued.settled(outcome.charged_at(), 0, 1) } else { queued.undone(&outcome) };
+        let back = if is_settled { queued.settled(&outcome, 0, 1) } else { queued.undone(&outcome) };
         assert_eq!(apply(&back.unwrap(), 20).decision().remaining(), 0, "{plan:?}");
     }
 }

@@ -13,7 +13,8 @@ use crate::script::Unpacked;
 use crate::store::RedisStore;
 use tower_throttle::Decision;
 use tower_throttle::Quota;
-use tower_throttle::algorithm::{FixedWindow, LeakyBucket, Lockout, TokenBucket};
+use tower_throttle::RateLimiter;
+use tower_throttle::algorithm::{FixedWindow, LeakyBucket, Lockout, Tiered, TokenBucket};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -126,6 +127,47 @@ async fn a_denial_is_remembered_until_one_unit_is_there() -> Result<(), RedisErr
     assert!(!limiter.check("a").await?.is_allowed());
     limiter.replace(TokenBucket::new(Quota::per_second(10).burst(2)));
     assert!(limiter.check("a").await?.is_allowed(), "a replaced algorithm is seen at once");
+    Ok(())
+}
+
+/// A denied call adds its tier to the key, so that its `retry_after` is true.
+#[tokio::test(start_paused = true)]
+async fn a_denial_is_not_remembered_for_tiers_that_are_new_to_the_key() -> Result<(), RedisError> {
+    let server = Staged::new();
+    let store = store(server.clone(), settings(false, Duration::from_secs(1)));
+    let slow = Tiered::new(TokenBucket::new(Quota::per_hour(10)));
+    let fast = TokenBucket::new(Quota::per_second(10));
+    let (limiter, memory) = (limiter(&store, slow.clone()), RateLimiter::new(slow));
+    let is_same = async |key, tier: Option<&TokenBucket>, cost| {
+        let (mut redis, mut here) = (limiter.call(key).cost(cost), memory.call(key).cost(cost));
+        if let Some(tier) = tier {
+            (redis, here) = (redis.tier(tier), here.tier(tier));
+        }
+        let shown = |decision: Decision| {
+            let wait = decision.retry_after().map(|wait| wait.as_micros().div_ceil(1_000));
+            (decision.is_allowed(), wait)
+        };
+        let redis = shown(redis.check().await.unwrap());
+        assert_eq!(redis, shown(here.check()));
+        redis
+    };
+    is_same("a", None, 10).await;
+    assert!(!is_same("a", None, 1).await.0);
+    tokio::time::advance(10 * MS).await;
+    assert_eq!(is_same("a", Some(&fast), 1).await, (false, Some(100)));
+    server.commands();
+    tokio::time::advance(50 * MS).await;
+    assert_eq!(is_same("a", Some(&fast), 1).await, (false, Some(50)));
+    assert!(server.commands().is_empty(), "now the key has the tier, and its denial is remembered");
+    tokio::time::advance(50 * MS).await;
+    assert!(is_same("a", Some(&fast), 1).await.0);
+
+    // The default tier may be the new one.
+    is_same("b", Some(&fast), 10).await;
+    assert!(!is_same("b", Some(&fast), 1).await.0);
+    assert!(!is_same("b", None, 1).await.0);
+    tokio::time::advance(2_000 * MS).await;
+    assert_eq!(is_same("b", None, 1).await, (false, Some(358_000)));
     Ok(())
 }
 

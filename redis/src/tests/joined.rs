@@ -11,8 +11,8 @@ use super::staged::{Mode, Staged};
 use crate::error::{RedisError, RedisErrorKind};
 use crate::joint::InRedis;
 use crate::limiter::RedisLimiter;
-use tower_throttle::algorithm::{FixedWindow, LeakyBucket, StoredAlgorithm};
-use tower_throttle::limiter::Attempt;
+use tower_throttle::algorithm::{FixedWindow, LeakyBucket, Smooth, StoredAlgorithm, Tiered, TokenBucket};
+use tower_throttle::limiter::{Attempt, Limiter};
 use tower_throttle::store_support::{AllDecisions, JointKind, JointLimiter, JointOutcome};
 use tower_throttle::{Quota, RateLimiter};
 
@@ -37,6 +37,38 @@ pub(super) async fn decide<A: StoredAlgorithm>(
         JointOutcome::Pending(decided, _) => decided.await,
         _ => panic!("no denial is remembered"),
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_limits_that_queue_requests_only_buckets_can_be_joined() {
+    /// Returns whether the limit can be joined.
+    async fn works<A: StoredAlgorithm>(algorithm: A) -> bool {
+        let limit = limiter(&swaps(&Staged::new()), algorithm);
+        let info = limit.info();
+        let attempt = Attempt::new(1);
+        let attempt = if info.holds_requests() { attempt.wait() } else { attempt };
+        match decide(&limit, "a", [attempt]).await {
+            Ok(_) => true,
+            Err(error) => {
+                assert_eq!(error.kind(), RedisErrorKind::Algorithm);
+                false
+            }
+        }
+    }
+    let quota = Quota::per_second(5);
+    let (bucket, window) = (TokenBucket::new(quota), FixedWindow::new(quota));
+    let queued = bucket.clone().queue(3);
+    assert!(works(queued.clone()).await);
+    assert!(works(LeakyBucket::new(quota)).await);
+    assert!(!works(window.clone().queue(3)).await);
+    assert!(!works(Smooth::bursty(quota)).await);
+    assert!(works(Smooth::bursty(quota).queue(0)).await);
+    assert!(!works((queued.clone(), window.clone().queue(3))).await);
+    assert!(!works(Tiered::new(queued.clone())).await);
+    assert!(!works(queued.block_for(1_000 * MS).after(3)).await);
+    assert!(works((bucket.clone(), window)).await);
+    assert!(works(Tiered::new(bucket.clone())).await);
+    assert!(works(bucket.block_for(1_000 * MS).after(3)).await);
 }
 
 #[tokio::test(start_paused = true)]

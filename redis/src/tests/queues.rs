@@ -84,6 +84,29 @@ async fn a_call_does_not_overtake_those_that_wait() {
     assert_eq!(start.elapsed().as_secs(), 7_200);
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_call_that_never_fits_is_denied_at_once_and_takes_no_place() {
+    /// Returns the time after which a call of this cost is denied, and that of a call behind it.
+    async fn denied<A: StoredAlgorithm>(algorithm: A, cost: u64) {
+        let limiter = build(algorithm);
+        assert!(limiter.acquire("a").await.unwrap().is_allowed());
+        let waiting = tokio::spawn(limiter.acquire("a"));
+        settle().await;
+        assert!(!waiting.is_finished());
+        let start = Instant::now();
+        let denied = limiter.acquire_n("a", cost).await.unwrap();
+        assert!(denied.never_fits() && !denied.is_queue_full(), "{denied:?}");
+        assert_eq!(start.elapsed(), Duration::ZERO, "{limiter:?}");
+        assert!(waiting.await.unwrap().unwrap().is_allowed());
+    }
+    denied(window(1).queue(2), 2).await;
+    denied((window(1).queue(2), window(5)), 2).await;
+    denied(Tiered::new(window(1).queue(2)), 2).await;
+    denied(window(1).queue(2).block_for(1_000 * MS).after(10), 2).await;
+    // All places are taken.
+    denied(window(1).queue(1), 2).await;
+}
+
 /// Makes calls at once, and then stalls. Returns how many calls are admitted by the end of the stall.
 async fn admitted_after<A: StoredAlgorithm>(algorithm: A, calls: u64, stall: Duration) -> usize {
     let limiter = build(algorithm);

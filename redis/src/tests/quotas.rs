@@ -5,6 +5,7 @@ use std::time::Duration;
 use tokio::time::advance;
 
 use super::faults::swaps;
+use super::flights::settle;
 use super::limiter;
 use super::staged::Staged;
 use crate::error::RedisErrorKind;
@@ -101,4 +102,21 @@ async fn a_denial_with_another_quota_is_remembered_only_once_its_state_was_writt
     assert!(server.commands().len() >= 2, "it reads and writes");
     assert!(!new.check("a").await.unwrap().is_allowed());
     assert!(server.commands().is_empty(), "the denial is remembered");
+}
+
+/// The state is converted by the trip of the call, and its part of a unit is rounded when it is stored.
+#[tokio::test(start_paused = true)]
+async fn a_cancelled_call_that_converted_the_state_gives_its_units_back() {
+    let server = Staged::new();
+    let old = limiter(&swaps(&server), TokenBucket::new(Quota::per_second(3).burst(2)));
+    let new = limiter(&swaps(&server), TokenBucket::new(Quota::per_second(10).burst(2)).queue(5));
+    assert!(old.check_n("a", 2).await.unwrap().is_allowed());
+    advance(Duration::from_micros(1_001)).await;
+    let waiting = tokio::spawn(new.acquire("a"));
+    settle().await;
+    assert!(!waiting.is_finished());
+    waiting.abort();
+    settle().await;
+    let wait = new.acquire("a").await.unwrap().delay();
+    assert!(wait > 99 * MS && wait <= 100 * MS, "{wait:?}");
 }

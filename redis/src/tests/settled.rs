@@ -5,7 +5,8 @@ use std::time::Duration;
 use tokio::time::advance;
 
 use super::faults::swaps;
-use super::flights::settle;
+use super::flights::{begun, settle};
+use super::joined::decide;
 use super::limiter;
 use super::staged::{Mode, Staged};
 use crate::limiter::RedisLimiter;
@@ -50,6 +51,116 @@ async fn units_of_a_fallback_are_counted_with_those_of_its_limiter() {
     redis.call("a").cost(3).reserve().await.unwrap().unwrap().settle(4);
     redis.charge("a", 9).await.unwrap();
     assert_eq!((units(&local), units(&redis)), ([3, 0, 7], [5, 0, 7]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_settlement_after_a_replacement_gives_nothing_back() {
+    /// Replaces the algorithm while a call of 900 units is in progress, before or while its settlement is sent. Returns
+    /// whether the key is denied afterwards, and the units that were counted as refunded.
+    async fn replaced<A: StoredAlgorithm>(algorithms: [A; 2], is_sent: bool) -> (bool, u64) {
+        let server = Staged::new();
+        let [old, new] = algorithms;
+        let limit = limiter(&swaps(&server), old);
+        let (_, reservation) = charge(&limit, None, 900).await;
+        assert!(limit.check_n("a", 100).await.unwrap().is_allowed());
+        server.set(Mode::Hold);
+        // The settlement waits for the trip of this call, and the next trip has the new algorithm.
+        let peek = is_sent.then(|| tokio::spawn(limit.peek("a")));
+        settle().await;
+        if is_sent {
+            reservation.settle(0);
+            limit.replace(new);
+            server.resume();
+        } else {
+            limit.replace(new);
+            server.resume();
+            assert!(!limit.check("a").await.unwrap().is_allowed(), "the units stay used");
+            reservation.settle(0);
+        }
+        if let Some(peek) = peek {
+            let _ = peek.await.unwrap().unwrap();
+        }
+        settle().await;
+        (!limit.check("a").await.unwrap().is_allowed(), limit.stats().units.refunded)
+    }
+    for is_sent in [false, true] {
+        let quotas = || [1_000, 10].map(Quota::per_hour);
+        assert_eq!(replaced(quotas().map(FixedWindow::new), is_sent).await, (true, 0));
+        assert_eq!(replaced(quotas().map(TokenBucket::new), is_sent).await, (true, 0));
+        assert_eq!(
+            replaced(quotas().map(|quota| Tiered::new(FixedWindow::new(quota))), is_sent).await,
+            (true, 0)
+        );
+        let same = || [1_000; 2].map(|limit| FixedWindow::new(Quota::per_hour(limit)));
+        assert_eq!(replaced(same(), is_sent).await, (true, 0), "as in memory");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cancelled_call_gives_nothing_back_after_a_replacement() {
+    let server = Staged::new();
+    let quotas = [1_000, 10].map(Quota::per_hour);
+    let limit = limiter(&swaps(&server), FixedWindow::new(quotas[0]));
+    assert!(limit.check_n("a", 100).await.unwrap().is_allowed());
+    server.set(Mode::Withhold);
+    let call = begun(limit.check_n("a", 900));
+    settle().await;
+    // The state is read, and then written. The reply to the latter is withheld.
+    server.resume();
+    server.set(Mode::Withhold);
+    settle().await;
+    limit.replace(FixedWindow::new(quotas[1]));
+    drop(call);
+    server.resume();
+    settle().await;
+    assert!(!limit.check("a").await.unwrap().is_allowed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dearer_settlement_after_a_replacement_is_charged_as_in_memory() {
+    let quotas = || [20, 10].map(|limit| FixedWindow::new(Quota::per_hour(limit)));
+    let [old, new] = quotas();
+    let memory = RateLimiter::new(old.clone());
+    let redis = limiter(&swaps(&Staged::new()), old);
+    let (_, here) = charge(&memory, None, 3).await;
+    let (_, there) = charge(&redis, None, 3).await;
+    memory.replace(new.clone());
+    redis.replace(new);
+    here.settle(8);
+    there.settle(8);
+    settle().await;
+    assert_eq!((memory.peek("a").remaining(), redis.peek("a").await.unwrap().remaining()), (2, 2));
+    assert_eq!((units(&memory), units(&redis)), ([5, 0, 0], [5, 0, 0]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_joint_call_from_before_a_replacement_gives_nothing_back() {
+    let [old, new] = [1_000, 10].map(|limit| FixedWindow::new(Quota::per_hour(limit)));
+    let limit = limiter(&swaps(&Staged::new()), old);
+    assert!(limit.check_n("a", 100).await.unwrap().is_allowed());
+    let attempt = || [Attempt::new(900).with_reservation()];
+    let decided = decide(&limit, "a", attempt()).await.unwrap().into_iter().flatten().next().unwrap();
+    limit.replace(new);
+    assert!(!limit.check("a").await.unwrap().is_allowed());
+    decided.decided.into_parts().1.settle(0);
+    settle().await;
+    assert!(!limit.check("a").await.unwrap().is_allowed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_charge_whose_state_was_dropped_gives_nothing_back() {
+    let server = Staged::new();
+    let limit = limiter(&swaps(&server), FixedWindow::new(Quota::per_hour(1_000)));
+    let (_, reservation) = charge(&limit, None, 900).await;
+    // Four other quotas, whose states are kept for longer.
+    for most in 10..14 {
+        let other = limiter(&swaps(&server), FixedWindow::new(Quota::per_day(most)));
+        assert!(!other.check("a").await.unwrap().is_allowed());
+    }
+    assert_eq!(limit.peek("a").await.unwrap().remaining(), 987, "it is converted from the largest");
+    reservation.settle(0);
+    settle().await;
+    assert_eq!(limit.peek("a").await.unwrap().remaining(), 987);
 }
 
 fn tiers() -> (RedisLimiter<Tiered<TokenBucket>>, Staged, [Tiered<TokenBucket>; 2]) {
@@ -192,4 +303,46 @@ async fn a_wait_behind_the_clock_that_is_too_long_tells_when_it_is_in_time() {
     }
     waits(LeakyBucket::new(Quota::per_second(1)).queue(3)).await;
     waits(TokenBucket::new(Quota::per_second(1)).queue(3)).await;
+}
+
+/// The state does not show how many calls wait, but for how many units.
+#[tokio::test(start_paused = true)]
+async fn a_call_finds_a_queue_full_by_the_units_of_the_calls_before_it() {
+    /// Makes calls of these costs at once, after one that has used up the bucket. Returns the delays of those that are
+    /// admitted, and otherwise the wait until the queue has a place.
+    async fn waits(places: u64, first: u64, costs: &[u64]) -> Vec<Result<u64, u64>> {
+        let bucket = TokenBucket::new(Quota::per_second(10)).queue(places);
+        let limiter = limiter(&swaps(&Staged::new()), bucket);
+        assert!(limiter.check_n("a", first).await.unwrap().is_allowed());
+        let mut calls = Vec::new();
+        for cost in costs {
+            calls.push(tokio::spawn(limiter.acquire_n("a", *cost)));
+            settle().await;
+        }
+        let mut waits = Vec::new();
+        for call in calls {
+            let decision = call.await.unwrap().unwrap();
+            assert_eq!(decision.is_allowed(), !decision.is_queue_full());
+            let millis = |wait: Duration| wait.as_millis() as u64;
+            waits.push(match decision.is_allowed() {
+                true => Ok(millis(decision.delay())),
+                false => Err(millis(decision.retry_after().unwrap())),
+            });
+        }
+        waits
+    }
+    assert_eq!(waits(2, 10, &[5]).await, [Ok(500)], "nobody waits before it");
+    assert_eq!(waits(1, 10, &[10]).await, [Ok(1_000)]);
+    assert_eq!(waits(2, 10, &[1, 5, 1]).await, [Ok(100), Ok(600), Err(500)]);
+    assert_eq!(waits(2, 10, &[1, 1, 5]).await, [Ok(100), Ok(200), Err(100)]);
+    assert_eq!(waits(2, 7, &[5, 1]).await, [Ok(200), Err(100)], "it waits for two units");
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_call_waits_for_a_bucket_without_places() {
+    let limiter = limiter(&swaps(&Staged::new()), TokenBucket::new(Quota::per_second(10)).queue(0));
+    assert!(limiter.check_n("a", 7).await.unwrap().is_allowed());
+    let denied = limiter.acquire_n("a", 5).await.unwrap();
+    assert_eq!((denied.is_allowed(), denied.is_queue_full()), (false, false));
+    assert_eq!(denied.retry_after(), Some(200 * MS));
 }

@@ -128,6 +128,19 @@ async fn denials_are_remembered_and_tell_when_to_retry() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_call_above_the_burst_is_denied_at_once_and_takes_no_place() {
+    let server = RedisInProcess::new(MS);
+    let limiter = limiter(&server, TokenBucket::new(Quota::per_minute(1).burst(4)).queue(2), 10);
+    assert!(limiter.check_n("a", 4).await.unwrap().is_allowed());
+    let waiting = tokio::spawn(limiter.acquire("a"));
+    sleep(Duration::from_secs(1)).await;
+    let start = Instant::now();
+    assert!(limiter.acquire_n("a", 5).await.unwrap().never_fits());
+    assert!(start.elapsed() <= 2 * MS, "one trip");
+    assert!(waiting.await.unwrap().unwrap().is_allowed());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_denial_that_waits_for_a_lease_has_no_retry_after() {
     let server = RedisInProcess::new(MS);
     let bucket = TokenBucket::new(Quota::per_minute(60).burst(20));
