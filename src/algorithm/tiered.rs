@@ -34,8 +34,8 @@ use crate::error::ConfigError;
 /// full while the limiter knows the key, and empty once the limiter has removed the key.
 ///
 /// A refund goes to the tier of the last admitted call whose cost was above 0, or of a later
-/// [`charge`](crate::limiter::Call::charge) or settlement above the estimate. After a
-/// [`replace`](crate::limiter::RateLimiter::replace), it goes to the new default tier. If a call is
+/// [`charge`](crate::limiter::Call::charge) or settlement above the estimate. If that was the default tier, and a
+/// [`replace`](crate::limiter::RateLimiter::replace) has replaced it, it goes to the new default tier. If a call is
 /// [settled](crate::middleware::RateLimitLayer::settle) at less than it was charged, the difference goes back to the
 /// tier of the call only. The other tiers keep the charge, because it is not known how much of it they were charged.
 /// The same holds if a call is undone because another limit that is [joined](crate::middleware::RateLimitLayer::and)
@@ -253,6 +253,24 @@ impl<A: Algorithm + PartialEq> Tiered<A> {
         })
     }
 
+    /// Calls `charge` with the state of this tier, and charges the units that it returns to the other tiers, as far as
+    /// they have them. Returns these units.
+    fn charge_own(
+        &self,
+        state: &mut TieredState<A>,
+        now: Nanos,
+        charge: impl FnOnce(&mut A::State) -> u64,
+    ) -> u64 {
+        let charged = self.ask(state, now, |own| {
+            let charged = charge(own);
+            (charged, if charged > 0 { Keep::Tier } else { Keep::Nothing })
+        });
+        if charged > 0 {
+            state.count(now, charged);
+        }
+        charged
+    }
+
     /// Calls `look` with the state of this tier. `look` must not change any later decision.
     fn look<R>(&self, state: &mut TieredState<A>, now: Nanos, look: impl FnOnce(&mut A::State) -> R) -> R {
         self.ask(state, now, |own| (look(own), Keep::Nothing))
@@ -345,14 +363,11 @@ impl<A: Algorithm + PartialEq> Algorithm for Tiered<A> {
             }
             return cost;
         }
-        let charged = self.ask(state, now, |own| {
-            let charged = self.algorithm.charge(own, now, cost, max_debt);
-            (charged, if charged > 0 { Keep::Tier } else { Keep::Nothing })
-        });
-        if charged > 0 {
-            state.count(now, charged);
-        }
-        charged
+        self.charge_own(state, now, |own| self.algorithm.charge(own, now, cost, max_debt))
+    }
+
+    fn charge_available(&self, state: &mut TieredState<A>, now: Nanos, cost: u64) -> u64 {
+        self.charge_own(state, now, |own| self.algorithm.charge_available(own, now, cost))
     }
 
     /// If the key has a state for the old default tier, and none for the new default tier, adds a converted state for

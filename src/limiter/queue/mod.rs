@@ -32,7 +32,7 @@ use super::attempt::Attempt;
 use super::fingerprint::{Fingerprint, IdentityBuildHasher};
 use super::resets::{ChargeTime, Resets};
 use super::{Access, ShardConfig, Shared};
-use crate::algorithm::{Algorithm, Lockout, QueueSlot, SharedPermit, charge_available, limit_of_new_key};
+use crate::algorithm::{Algorithm, Lockout, QueueSlot, SharedPermit, limit_of_new_key};
 use crate::clock::Nanos;
 use crate::decision::Decision;
 
@@ -298,7 +298,7 @@ impl<'a, A: Algorithm> Key<'a, A> {
             if max_debt == 0 {
                 // Without debt, a unit that is partly refilled stays, and a schedule moves only if its next time has
                 // come.
-                charge_available(algorithm, state, now, cost)
+                algorithm.charge_available(state, now, cost)
             } else {
                 algorithm.charge(state, now, cost, max_debt)
             }
