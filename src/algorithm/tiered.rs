@@ -176,6 +176,10 @@ impl<A: Algorithm + PartialEq> Tiered<A> {
                 fewest = other;
             }
         }
+        if self.is_fresh(state, now) && !self.algorithm.is_fresh(&fewest.0, now) {
+            // A `Smooth` of the other kind would begin without stored permits.
+            return self.algorithm.new_state(Nanos::ZERO, now);
+        }
         fewest.0
     }
 
@@ -205,10 +209,6 @@ impl<A: Algorithm + PartialEq> Tiered<A> {
         if self.is_fresh(state, now) {
             // A limiter may remove the key now. So its former tiers must have no effect even if it is not removed.
             let mut own = self.new_tier(state, now);
-            if !self.algorithm.is_fresh(&own, now) {
-                // A `Smooth` of the other kind would begin without stored permits.
-                own = self.algorithm.new_state(Nanos::ZERO, now);
-            }
             let (result, keep) = ask(&mut own);
             if keep != Keep::Nothing {
                 *state = TieredState { by: self.algorithm.clone(), state: own, other_tiers: Vec::new() };
@@ -473,13 +473,36 @@ impl<A: Algorithm + PartialEq> Algorithm for Tiered<A> {
         })
     }
 
-    /// Restores the state of each tier in `before`. Tiers that were added after the copy was made stay.
+    /// Restores the tiers of `before`, and makes the current one of them the current tier again. Tiers that were added
+    /// after the copy was made, such as by the admission that is undone, stay, because they may have counted denials.
+    /// Their states are converted again, from the copy. If there are then too many tiers, the tier of this algorithm,
+    /// which has taken the place of another, is removed.
+    ///
+    /// If calls hold units until they end, a tier that was removed since stays so: some of its calls may have ended.
     fn restore(&self, state: &mut TieredState<A>, before: TieredState<A>) {
-        for (tier, kept) in iter::once((before.by, before.state)).chain(before.other_tiers) {
-            let mut all = state.tiers_mut();
-            if let Some((algorithm, state)) = all.find(|(algorithm, _)| **algorithm == tier) {
-                algorithm.restore(state, kept);
+        let now = self.last_update(state);
+        for (tier, own) in state.tiers_mut() {
+            if before.tiers().all(|(known, _)| known != tier) {
+                let converted = Self { algorithm: tier.clone() }.new_tier(&before, now);
+                tier.restore(own, converted);
             }
+        }
+        let TieredState { by, state: current, other_tiers } = before;
+        for (tier, mut kept) in iter::once((by.clone(), current)).chain(other_tiers) {
+            let known = state.tiers().position(|(known, _)| *known == tier);
+            if let Some((tier, own)) = known.and_then(|at| state.tiers_mut().nth(at)) {
+                tier.restore(own, kept);
+            } else if !Self::NEEDS_RELEASE && !tier.is_fresh(&kept, now) {
+                let _ = tier.peek(&mut kept, now, 0);
+                state.other_tiers.push((tier, kept));
+            }
+        }
+        if let Some((tier, own)) = state.other_tiers.iter_mut().find(|(tier, _)| *tier == by) {
+            mem::swap(&mut state.by, tier);
+            mem::swap(&mut state.state, own);
+        }
+        if state.other_tiers.len() >= MAX_TIERS {
+            state.other_tiers.retain(|(tier, _)| *tier != self.algorithm);
         }
     }
 }
