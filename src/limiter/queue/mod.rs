@@ -79,6 +79,9 @@ pub(super) struct Queue<A: Algorithm> {
     undo: Option<LastAdmission<A::State>>,
     /// The latest ticket.
     latest_ticket: u64,
+    /// The latest ticket when the algorithm was last replaced. Waiters up to it may cost more than the algorithm ever
+    /// has available.
+    replaced_at: u64,
     /// The time of the latest reset of the key, or the end of its pause if there is one. No waiter is charged at an
     /// earlier time.
     not_before: Nanos,
@@ -414,6 +417,9 @@ impl<'a, A: Algorithm> Key<'a, A> {
     pub(super) fn migrate(&mut self, old: &A) {
         let algorithm = self.base();
         let now = self.now;
+        if let Some(queue) = &mut self.queue {
+            queue.replaced_at = queue.latest_ticket;
+        }
         self.change_and_reschedule(|state| algorithm.migrate(state, old, now));
     }
 
