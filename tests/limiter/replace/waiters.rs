@@ -286,8 +286,8 @@ fn a_tier_that_queues_no_call_does_not_overtake_waiters() {
     assert!(limiter.call("key").tier(&tier).check().is_allowed());
 }
 
-/// A waiter that costs more than the new algorithm ever has is charged all that it has. What other calls have used since
-/// is not given back when the waiter is settled.
+/// A waiter that costs more than the new algorithm ever has is charged all that it has. What other calls have used
+/// since is not given back when the waiter is settled.
 fn settles_dear<A: Algorithm>(rule: impl Fn(Quota) -> A) {
     for wait in [500, 1_000, 1_500, 2_000] {
         let clock = ManualClock::new();
