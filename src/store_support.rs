@@ -5,8 +5,6 @@ use crate::algorithm::Algorithm;
 use crate::decision::Decision;
 use crate::limiter::{Attempt, KeyText, MemoryKey, RateLimiter, Reservation};
 
-/// Charges up to a number of units, but only whole units that are available.
-pub use crate::algorithm::definition::charge_available;
 /// Returns whether an algorithm queues the requests of a layer.
 pub use crate::algorithm::definition::holds_requests;
 /// Returns the limit that decisions on a new key report.

@@ -21,7 +21,7 @@ use tower_throttle::Decision;
 use tower_throttle::algorithm::{AlgorithmInfo, QueueOverflow, StateReader, StateWriter, StoredAlgorithm};
 use tower_throttle::clock::Nanos;
 use tower_throttle::error::ConfigError;
-use tower_throttle::store_support::{StepKind, charge_available, is_barred};
+use tower_throttle::store_support::{StepKind, is_barred};
 
 /// The maximum number of states of other quotas. If there are more, those whose time `until` is earliest are dropped at
 /// once.
@@ -527,7 +527,7 @@ impl<A: StoredAlgorithm> Operation<A> {
             }
             Action::ChargeMore(max_debt) => {
                 settled = match max_debt {
-                    0 => charge_available(algorithm, state, now, cost),
+                    0 => algorithm.charge_available(state, now, cost),
                     _ => algorithm.charge(state, now, cost, max_debt),
                 };
                 (algorithm.peek(state, now, 0), true)

@@ -144,7 +144,21 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
     /// and those of the calls that can pass at once away or, with a `max_debt` of 0, at most `cost` intervals.
     #[doc(hidden)]
     fn charge(&self, state: &mut Self::State, now: Nanos, cost: u64, _max_debt: u64) -> u64 {
-        charge_as_call(self, state, now, cost)
+        self.charge_available(state, now, cost)
+    }
+
+    /// Charges up to `cost` units after the fact, by a call of as many whole units as are available: a schedule moves
+    /// only if its next time has come, and a unit that is partly refilled stays. Returns how many units were charged.
+    /// Of an algorithm with several limits, each is charged what is available there, and the result is the lowest
+    /// number.
+    ///
+    /// Charges after the fact call this method if the limiter has a [`max_debt`](crate::limiter::Builder::max_debt) of
+    /// 0.
+    #[doc(hidden)]
+    fn charge_available(&self, state: &mut Self::State, now: Nanos, cost: u64) -> u64 {
+        let charged = cost.min(self.peek(state, now, 0).remaining());
+        let _ = self.check(state, now, charged);
+        charged
     }
 
     /// Returns whether the state is fresh: a fresh state decides, at `now` and later, as the state of a new key does. A
@@ -317,25 +331,6 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
         *state = before;
         let _ = self.peek(state, now, 0);
     }
-}
-
-/// Charges up to `cost` units, but only whole units that are available: of an algorithm with several limits, each of
-/// them that are available there. Returns how many units were charged, which is the lowest number of all limits.
-pub fn charge_available<A: Algorithm>(algorithm: &A, state: &mut A::State, now: Nanos, cost: u64) -> u64 {
-    let mut limits = 0;
-    algorithm.for_each_policy(&mut |_| limits += 1);
-    if limits > 1 {
-        algorithm.charge(state, now, cost, 0)
-    } else {
-        charge_as_call(algorithm, state, now, cost)
-    }
-}
-
-/// Charges up to `cost` units by a call of as many whole units as are available. Returns how many were charged.
-fn charge_as_call<A: Algorithm>(algorithm: &A, state: &mut A::State, now: Nanos, cost: u64) -> u64 {
-    let charged = cost.min(algorithm.peek(state, now, 0).remaining());
-    let _ = algorithm.check(state, now, charged);
-    charged
 }
 
 /// Returns the limit that decisions on a new key report.

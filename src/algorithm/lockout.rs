@@ -333,6 +333,11 @@ impl<A: Algorithm> Algorithm for Lockout<A> {
         self.algorithm.charge(&mut state.state, now, cost, max_debt)
     }
 
+    /// Charges even during a lockout, as [`charge`](Algorithm::charge) does.
+    fn charge_available(&self, state: &mut Self::State, now: Nanos, cost: u64) -> u64 {
+        self.algorithm.charge_available(&mut state.state, now, cost)
+    }
+
     fn is_fresh(&self, state: &Self::State, now: Nanos) -> bool {
         let mut count = state.count;
         self.advance(&mut count, now);

@@ -219,7 +219,7 @@ mod tuple;
 
 pub use concurrency::{Concurrency, ConcurrencyState, SharedPermit};
 pub use definition::{Algorithm, MAX_DEBT};
-pub(crate) use definition::{charge_available, holds_requests, limit_of_new_key};
+pub(crate) use definition::{holds_requests, limit_of_new_key};
 pub use fixed_window::{FixedWindow, FixedWindowState};
 pub use info::AlgorithmInfo;
 pub use leaky_bucket::LeakyBucket;

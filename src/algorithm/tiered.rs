@@ -34,8 +34,8 @@ use crate::error::ConfigError;
 /// full while the limiter knows the key, and empty once the limiter has removed the key.
 ///
 /// A refund goes to the tier of the last admitted call whose cost was above 0, or of a later
-/// [`charge`](crate::limiter::Call::charge) or settlement above the estimate. After a
-/// [`replace`](crate::limiter::RateLimiter::replace), it goes to the new default tier. If a call is
+/// [`charge`](crate::limiter::Call::charge) or settlement above the estimate. If that was the default tier, and a
+/// [`replace`](crate::limiter::RateLimiter::replace) has replaced it, it goes to the new default tier. If a call is
 /// [settled](crate::middleware::RateLimitLayer::settle) at less than it was charged, the difference goes back to the
 /// tier of the call only. The other tiers keep the charge, because it is not known how much of it they were charged.
 /// The same holds if a call is undone because another limit that is [joined](crate::middleware::RateLimitLayer::and)
@@ -176,6 +176,10 @@ impl<A: Algorithm + PartialEq> Tiered<A> {
                 fewest = other;
             }
         }
+        if self.is_fresh(state, now) && !self.algorithm.is_fresh(&fewest.0, now) {
+            // A `Smooth` of the other kind would begin without stored permits.
+            return self.algorithm.new_state(Nanos::ZERO, now);
+        }
         fewest.0
     }
 
@@ -205,10 +209,6 @@ impl<A: Algorithm + PartialEq> Tiered<A> {
         if self.is_fresh(state, now) {
             // A limiter may remove the key now. So its former tiers must have no effect even if it is not removed.
             let mut own = self.new_tier(state, now);
-            if !self.algorithm.is_fresh(&own, now) {
-                // A `Smooth` of the other kind would begin without stored permits.
-                own = self.algorithm.new_state(Nanos::ZERO, now);
-            }
             let (result, keep) = ask(&mut own);
             if keep != Keep::Nothing {
                 *state = TieredState { by: self.algorithm.clone(), state: own, other_tiers: Vec::new() };
@@ -251,6 +251,24 @@ impl<A: Algorithm + PartialEq> Tiered<A> {
         others.fold(decision, |reported, (algorithm, state)| {
             reported.with_min_reset(Nanos::from(algorithm.peek(state, now, 0).reset_after()).0)
         })
+    }
+
+    /// Calls `charge` with the state of this tier, and charges the units that it returns to the other tiers, as far as
+    /// they have them. Returns these units.
+    fn charge_own(
+        &self,
+        state: &mut TieredState<A>,
+        now: Nanos,
+        charge: impl FnOnce(&mut A::State) -> u64,
+    ) -> u64 {
+        let charged = self.ask(state, now, |own| {
+            let charged = charge(own);
+            (charged, if charged > 0 { Keep::Tier } else { Keep::Nothing })
+        });
+        if charged > 0 {
+            state.count(now, charged);
+        }
+        charged
     }
 
     /// Calls `look` with the state of this tier. `look` must not change any later decision.
@@ -345,14 +363,11 @@ impl<A: Algorithm + PartialEq> Algorithm for Tiered<A> {
             }
             return cost;
         }
-        let charged = self.ask(state, now, |own| {
-            let charged = self.algorithm.charge(own, now, cost, max_debt);
-            (charged, if charged > 0 { Keep::Tier } else { Keep::Nothing })
-        });
-        if charged > 0 {
-            state.count(now, charged);
-        }
-        charged
+        self.charge_own(state, now, |own| self.algorithm.charge(own, now, cost, max_debt))
+    }
+
+    fn charge_available(&self, state: &mut TieredState<A>, now: Nanos, cost: u64) -> u64 {
+        self.charge_own(state, now, |own| self.algorithm.charge_available(own, now, cost))
     }
 
     /// If the key has a state for the old default tier, and none for the new default tier, adds a converted state for
@@ -458,13 +473,36 @@ impl<A: Algorithm + PartialEq> Algorithm for Tiered<A> {
         })
     }
 
-    /// Restores the state of each tier in `before`. Tiers that were added after the copy was made stay.
+    /// Restores the tiers of `before`, and makes the current one of them the current tier again. Tiers that were added
+    /// after the copy was made, such as by the admission that is undone, stay, because they may have counted denials.
+    /// Their states are converted again, from the copy. If there are then too many tiers, the tier of this algorithm,
+    /// which has taken the place of another, is removed.
+    ///
+    /// If calls hold units until they end, a tier that was removed since stays so: some of its calls may have ended.
     fn restore(&self, state: &mut TieredState<A>, before: TieredState<A>) {
-        for (tier, kept) in iter::once((before.by, before.state)).chain(before.other_tiers) {
-            let mut all = state.tiers_mut();
-            if let Some((algorithm, state)) = all.find(|(algorithm, _)| **algorithm == tier) {
-                algorithm.restore(state, kept);
+        let now = self.last_update(state);
+        for (tier, own) in state.tiers_mut() {
+            if before.tiers().all(|(known, _)| known != tier) {
+                let converted = Self { algorithm: tier.clone() }.new_tier(&before, now);
+                tier.restore(own, converted);
             }
+        }
+        let TieredState { by, state: current, other_tiers } = before;
+        for (tier, mut kept) in iter::once((by.clone(), current)).chain(other_tiers) {
+            let known = state.tiers().position(|(known, _)| *known == tier);
+            if let Some((tier, own)) = known.and_then(|at| state.tiers_mut().nth(at)) {
+                tier.restore(own, kept);
+            } else if !Self::NEEDS_RELEASE && !tier.is_fresh(&kept, now) {
+                let _ = tier.peek(&mut kept, now, 0);
+                state.other_tiers.push((tier, kept));
+            }
+        }
+        if let Some((tier, own)) = state.other_tiers.iter_mut().find(|(tier, _)| *tier == by) {
+            mem::swap(&mut state.by, tier);
+            mem::swap(&mut state.state, own);
+        }
+        if state.other_tiers.len() >= MAX_TIERS {
+            state.other_tiers.retain(|(tier, _)| *tier != self.algorithm);
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::algorithm::{
     Algorithm, QueueConfig, QuotaPolicy, ScriptSteps, Semaphore, SharedPermit, StateReader, StateWriter,
-    StoredAlgorithm, Usage, charge_available,
+    StoredAlgorithm, Usage,
 };
 use crate::clock::Nanos;
 use crate::decision::Decision;
@@ -199,10 +199,11 @@ macro_rules! tuple {
 
             /// Charges each member as far as the member allows. Returns the fewest units that were charged to a member.
             fn charge(&self, state: &mut Self::State, now: Nanos, cost: u64, max_debt: u64) -> u64 {
-                cost$(.min(match max_debt {
-                    0 if !Self::NEEDS_RELEASE => charge_available(&self.$at, &mut state.$at, now, cost),
-                    _ => self.$at.charge(&mut state.$at, now, cost, max_debt),
-                }))+
+                cost$(.min(self.$at.charge(&mut state.$at, now, cost, max_debt)))+
+            }
+
+            fn charge_available(&self, state: &mut Self::State, now: Nanos, cost: u64) -> u64 {
+                cost$(.min(self.$at.charge_available(&mut state.$at, now, cost)))+
             }
 
             fn migrate(&self, state: &mut Self::State, from: &Self, now: Nanos) {

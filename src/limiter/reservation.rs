@@ -146,9 +146,11 @@ impl Reservation {
     ///
     /// If the key was [reset](crate::RateLimiter::reset) since the call was charged, or the algorithm
     /// [replaced](crate::RateLimiter::replace), nothing is refunded, because the units that the key has used now are
-    /// those of other calls. Of the latest resets of single keys, the table remembers at least 64. Beyond them, calls
-    /// of other keys count as made before a reset, too. A full table that evicts the key remembers nothing of it, and
-    /// Redis remembers no resets. There, a settlement may give back units of calls that were made since.
+    /// those of other calls. The same holds for a call that was queued before a replacement, and costs more than the
+    /// new algorithm can ever admit: it was charged less than its cost. Of the latest resets of single keys, the table
+    /// remembers at least 64. Beyond them, calls of other keys count as made before a reset, too. A full table that
+    /// evicts the key remembers nothing of it, and Redis remembers no resets. There, a settlement may give back units
+    /// of calls that were made since.
     ///
     /// Returns an allowed decision that describes the key right after the settlement. Returns `None` if the limiter
     /// replies later, if the limiter no longer keeps the key, or if there is nothing to settle. A call in progress, as

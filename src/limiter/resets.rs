@@ -15,7 +15,8 @@ pub(super) struct ChargeTime {
     /// The clock reading at which the algorithm charged the call.
     pub(super) at: Nanos,
     /// The number of resets of the table before the charge. If the key was reset since, nothing is given back, because
-    /// the units that are charged to the key now are those of other calls.
+    /// the units that are charged to the key now are those of other calls. 0 if nothing is given back since the call
+    /// was charged less than its cost, which happens only after a replacement.
     pub(super) resets: u64,
 }
 

@@ -627,3 +627,23 @@ fn calls_that_are_estimated_too_high_get_what_the_rate_allows() {
     assert_eq!(admitted(LeakyBucket::new(quota).queue(1)), 240);
     assert_eq!(admitted(SlidingWindow::new(quota)), 240);
 }
+
+/// Without debt, a charge takes what is available. A lockout bars calls, and not charges: its calls were admitted.
+#[test]
+fn without_debt_a_charge_counts_even_in_a_lockout() {
+    fn look<A: Algorithm>(algorithm: A) {
+        let clock = ManualClock::new();
+        let limiter =
+            RateLimiter::builder(algorithm.block_for(SECOND).after(1)).clock(clock.clone()).max_debt(0);
+        let limiter = limiter.build();
+        assert!(!limiter.check_n("key", 200).is_allowed());
+        assert!(limiter.peek("key").is_locked_out());
+        limiter.charge("key", 4);
+        clock.advance(SECOND);
+        assert_eq!(limiter.peek("key").remaining(), 96);
+        assert_eq!(units(&limiter), (4, 0, 0));
+    }
+    let hourly = || FixedWindow::new(Quota::per_hour(100));
+    look(hourly());
+    look((hourly(), FixedWindow::new(Quota::per_day(1_000))));
+}

@@ -398,3 +398,35 @@ fn a_clock_that_is_set_back_keeps_what_is_left_of_a_pause_whose_waiter_leaves() 
     clock.advance(NANO);
     assert!(limiter.peek("key").is_allowed());
 }
+
+/// An algorithm that queues no call decides alone once a pause is over, though the key has a queue until then.
+#[test]
+fn the_first_denial_after_a_pause_counts_once() {
+    fn look<A: Algorithm>(algorithm: A) {
+        let (limiter, clock) = limiter(algorithm);
+        assert!(limiter.check("key").is_allowed());
+        assert!(limiter.pause("key", SECOND));
+        clock.advance(SECOND);
+        assert!(!limiter.acquire("key").now().is_locked_out(), "the first denial of two");
+        assert!(limiter.acquire("key").now().is_locked_out(), "the second");
+    }
+    let hourly = || FixedWindow::new(Quota::per_hour(1));
+    let bucket = || TokenBucket::new(Quota::per_second(100));
+    look((hourly().block_for(3_600 * SECOND).after(2), bucket()));
+    look((bucket().block_for(3_600 * SECOND).after(2), bucket(), hourly().block_for(SECOND * 60).after(2)));
+    let priority = FixedWindow::new(Quota::per_second(100)).priority(50);
+    look((hourly(), priority).block_for(3_600 * SECOND).after(2));
+}
+
+#[test]
+fn a_lockout_whose_own_limit_allows_a_call_counts_no_denial_after_a_pause() {
+    let logins = FixedWindow::new(Quota::per_hour(100)).block_for(3_600 * SECOND).after(1);
+    let (limiter, clock) = limiter((logins, TokenBucket::new(Quota::per_second(1))));
+    assert!(limiter.pause("key", SECOND));
+    clock.advance(SECOND);
+    assert!(limiter.acquire("key").now().is_allowed());
+    assert!(limiter.pause("key", 100 * MS));
+    clock.advance(100 * MS);
+    let denied = limiter.acquire("key").now();
+    assert_eq!((denied.is_locked_out(), denied.retry_after()), (false, Some(900 * MS)));
+}

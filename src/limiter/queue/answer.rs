@@ -199,10 +199,10 @@ impl<A: Algorithm> Key<'_, A> {
         if let Some(decision) = self.closed_decision(call.cost()) {
             return Enqueued::Decided(decision);
         }
-        let Some(queue) = self.queue_config() else {
-            return Enqueued::Decided(self.algorithm().check(self.state, self.now, call.cost()));
-        };
         self.admit_due();
+        let Some(queue) = self.queue_to_enter() else {
+            return Enqueued::Decided(self.check(call.cost()));
+        };
         let latest = self.queue.as_ref().map_or(0, |queue| queue.latest_ticket);
         let arrival = Arrival::new(call, queue, self.others());
         let moving = Moving { key: self, tickets: latest + 1..=u64::MAX };
@@ -218,10 +218,10 @@ impl<A: Algorithm> Key<'_, A> {
         if let Some(decision) = self.closed_decision(call.cost()) {
             return Preview::of(decision);
         }
-        let Some(queue) = self.queue_config() else {
+        self.admit_due();
+        let Some(queue) = self.queue_to_enter() else {
             return Preview::of(self.algorithm().peek(self.state, self.now, call.cost()));
         };
-        self.admit_due();
         self.ensure_exact_projection(0);
         let arrival = &Arrival::new(call, queue, self.others());
         match self.preview_fate(arrival) {
@@ -605,6 +605,13 @@ impl<A: Algorithm> Key<'_, A> {
             Some(queue) => Some(queue.config(self.algorithm())),
             None => self.algorithm().queue_config(),
         }
+    }
+
+    /// Returns the settings of the queue for a call that arrives. Due waiters have been admitted before. Returns `None`
+    /// if the algorithm queues no calls and the key is not held, even if a pause that is over has left it a queue: the
+    /// algorithm alone then decides the call, and counts its denial.
+    fn queue_to_enter(&self) -> Option<QueueConfig> {
+        if self.is_held() { self.queue_config() } else { self.algorithm().queue_config() }
     }
 
     /// Returns whether no call may pass now, whatever the algorithm says.

@@ -32,7 +32,7 @@ use super::attempt::Attempt;
 use super::fingerprint::{Fingerprint, IdentityBuildHasher};
 use super::resets::{ChargeTime, Resets};
 use super::{Access, ShardConfig, Shared};
-use crate::algorithm::{Algorithm, Lockout, QueueSlot, SharedPermit, charge_available, limit_of_new_key};
+use crate::algorithm::{Algorithm, Lockout, QueueSlot, SharedPermit, limit_of_new_key};
 use crate::clock::Nanos;
 use crate::decision::Decision;
 
@@ -79,6 +79,9 @@ pub(super) struct Queue<A: Algorithm> {
     undo: Option<LastAdmission<A::State>>,
     /// The latest ticket.
     latest_ticket: u64,
+    /// The latest ticket when the algorithm was last replaced. Waiters up to it may cost more than the algorithm ever
+    /// has available.
+    replaced_at: u64,
     /// The time of the latest reset of the key, or the end of its pause if there is one. No waiter is charged at an
     /// earlier time.
     not_before: Nanos,
@@ -298,7 +301,7 @@ impl<'a, A: Algorithm> Key<'a, A> {
             if max_debt == 0 {
                 // Without debt, a unit that is partly refilled stays, and a schedule moves only if its next time has
                 // come.
-                charge_available(algorithm, state, now, cost)
+                algorithm.charge_available(state, now, cost)
             } else {
                 algorithm.charge(state, now, cost, max_debt)
             }
@@ -414,6 +417,9 @@ impl<'a, A: Algorithm> Key<'a, A> {
     pub(super) fn migrate(&mut self, old: &A) {
         let algorithm = self.base();
         let now = self.now;
+        if let Some(queue) = &mut self.queue {
+            queue.replaced_at = queue.latest_ticket;
+        }
         self.change_and_reschedule(|state| algorithm.migrate(state, old, now));
     }
 

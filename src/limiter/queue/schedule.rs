@@ -45,6 +45,7 @@ impl<A: Algorithm> Default for Queue<A> {
             answered: VecDeque::new(),
             undo: None,
             latest_ticket: 0,
+            replaced_at: 0,
             not_before: Nanos::ZERO,
             pause: None,
             is_delayed: false,
@@ -268,7 +269,12 @@ impl<A: Algorithm> Schedule<'_, A> {
             let decision = Decision::allow(0, 0, 0).with_delay(now.saturating_since(arrived));
             // A late call is charged at its scheduled time, from which its units have been refilled.
             let last = base.last_update(state);
-            let charged_at = shared.charge_time(if last <= now { at.min(now) } else { last });
+            let mut charged_at = shared.charge_time(if last <= now { at.min(now) } else { last });
+            let algorithm = tier.as_deref().unwrap_or(base);
+            if ticket <= queue.replaced_at && algorithm.peek(state, last, cost).never_fits() {
+                // It was charged less than its cost, so a settlement gives nothing back, as after a replacement.
+                charged_at.resets = 0;
+            }
             queue.answered.push_back(Answered { ticket, cost, tier, decision, charged_at, permit });
             wake.extend(waker);
         }

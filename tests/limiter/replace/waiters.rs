@@ -8,12 +8,17 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
-use tower_throttle::algorithm::{Algorithm, Concurrency, FixedWindow, LeakyBucket, Smooth, Tiered};
+use tower_throttle::algorithm::{
+    Algorithm, Concurrency, FixedWindow, LeakyBucket, SlidingCounter, SlidingLog, SlidingWindow, Smooth,
+    Tiered, TokenBucket,
+};
 use tower_throttle::clock::ManualClock;
+use tower_throttle::limiter::Attempt;
 use tower_throttle::{Quota, RateLimiter};
 
-use super::{MS, SECOND, limiter};
-use crate::support::{PolledByHand, Random, ends_within, patient};
+use super::{MS, SECOND, limiter, with_each_kind};
+use crate::support::calls::acquire;
+use crate::support::{PolledByHand, Random, ends_within, patient, waits};
 
 /// Queues five calls at ten a second. After 50 ms, the rate changes. Returns when each call is admitted, in
 /// milliseconds.
@@ -279,4 +284,32 @@ fn a_tier_that_queues_no_call_does_not_overtake_waiters() {
     clock.advance(SECOND);
     assert!(waiter.poll());
     assert!(limiter.call("key").tier(&tier).check().is_allowed());
+}
+
+/// A waiter that costs more than the new algorithm ever has is charged all that it has. What other calls have used
+/// since is not given back when the waiter is settled.
+fn settles_dear<A: Algorithm>(rule: impl Fn(Quota) -> A) {
+    for wait in [500, 1_000, 1_500, 2_000] {
+        let clock = ManualClock::new();
+        let limiter = limiter(rule(Quota::per_second(20)), &clock);
+        assert!(limiter.check_n("key", 20).is_allowed());
+        let mut dear = waits(acquire(&limiter, "key", Attempt::new(20).with_reservation()));
+        limiter.replace(rule(Quota::per_second(10)));
+        while !dear.poll() {
+            clock.advance(MS * 100);
+        }
+        let (decision, reservation) = dear.output.take().unwrap();
+        assert!(decision.is_allowed());
+        clock.advance(MS * wait);
+        let free = limiter.peek("key").remaining();
+        assert!(limiter.check_n("key", free).is_allowed());
+        let used = limiter.peek("key");
+        let settled = reservation.settle(0).unwrap();
+        assert!(settled.remaining() <= used.remaining() + 10 - free, "{settled:?} after {free}");
+    }
+}
+
+#[test]
+fn a_dear_waiter_gives_back_no_more_than_it_was_charged() {
+    with_each_kind!(settles_dear);
 }

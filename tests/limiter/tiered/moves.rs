@@ -200,13 +200,12 @@ fn a_denial_by_a_smaller_tier_gives_nothing_back_to_the_larger() {
 
 /// A key moves between tiers at any time. Over any span, no more is admitted than the larger burst and what the faster
 /// rate brings.
-#[test]
-fn moves_over_time_bring_no_more_than_the_faster_tier_would() {
+fn move_over_time<A: Algorithm + PartialEq>(of: impl Fn(TokenBucket) -> A) {
     for seed in 0..200 {
         let mut random = Random::new(seed);
         let burst = 30;
-        let slow = TokenBucket::new(Quota::per(7, SECOND).unwrap().burst(burst));
-        let fast = TokenBucket::new(Quota::per(1_013, 11 * SECOND).unwrap().burst(burst));
+        let slow = of(TokenBucket::new(Quota::per(7, SECOND).unwrap().burst(burst)));
+        let fast = of(TokenBucket::new(Quota::per(1_013, 11 * SECOND).unwrap().burst(burst)));
         let (limiter, clock) = tiered(slow.clone());
         let (mut nanos, mut admitted) = (0_u64, 0_u64);
         for _ in 0..2_000 {
@@ -222,6 +221,12 @@ fn moves_over_time_bring_no_more_than_the_faster_tier_would() {
             assert!(admitted <= due, "seed {seed}: {admitted} by {nanos} ns, {due} due");
         }
     }
+}
+
+#[test]
+fn moves_over_time_bring_no_more_than_the_faster_tier_would() {
+    move_over_time(|bucket| bucket);
+    move_over_time(|bucket| (bucket, wide()));
 }
 
 /// A caller moves between tiers on purpose. Whenever one tier has nothing left, the caller calls the other tier.
@@ -256,6 +261,11 @@ fn a_charge_of_a_tier_comes_back_in_that_tier_and_a_reset_clears_it() {
     assert!(limiter.is_empty());
 }
 
+/// A window that denies no call of a test.
+fn wide() -> FixedWindow {
+    FixedWindow::new(Quota::per_hour(1_000_000))
+}
+
 /// Both tiers admit a call each 100 ms.
 fn counts_in_another_tier<A: Algorithm + PartialEq>(one: A, other: A) {
     let (limiter, clock) = tiered(one.clone());
@@ -274,6 +284,10 @@ fn a_cost_in_one_tier_with_slots_counts_in_the_other() {
     let ten = Quota::per_second(10);
     counts_in_another_tier(LeakyBucket::new(ten).queue(0), LeakyBucket::new(ten).queue(1));
     counts_in_another_tier(Smooth::bursty(ten).queue(0), Smooth::bursty(ten).queue(1));
+    let [one, other] = [0, 1].map(|places| (LeakyBucket::new(ten).queue(places), wide()));
+    counts_in_another_tier(one, other);
+    let [one, other] = [0, 1].map(|places| (Smooth::bursty(ten).queue(places), wide()));
+    counts_in_another_tier(one, other);
 }
 
 #[test]

@@ -255,3 +255,73 @@ fn a_cancelled_admission_is_undone_in_every_tier() {
     look(|quota| SlidingWindow::new(quota).queue(5));
     look(|quota| SlidingLog::new(quota).queue(5));
 }
+
+/// A waiter whose admission adds its tier to the key gives back what it was charged, whatever states the key had.
+#[test]
+fn a_cancelled_admission_that_has_added_its_tier_is_undone() {
+    fn left<A: Algorithm + PartialEq>(free: &A, paid: &A, prepare: &str) -> u64 {
+        let (limiter, clock) = tiered(free.clone());
+        if prepare == "a pause" {
+            assert!(limiter.pause("key", SECOND));
+        } else {
+            assert!(limiter.call("key").tier(paid).check().is_allowed());
+        }
+        let _first = waits(limiter.call("key").tier(paid).acquire());
+        let second = waits(limiter.call("key").cost(9).acquire());
+        clock.advance(SECOND);
+        if prepare == "a reset" {
+            limiter.reset("key");
+        }
+        // Before the second leaves, both are admitted.
+        drop(second);
+        let left = limiter.peek("key").remaining();
+        assert_eq!(limiter.check("key").remaining(), left - 1);
+        left
+    }
+    fn look<A: Algorithm + PartialEq>(of: impl Fn(TokenBucket) -> A) {
+        let free = of(TokenBucket::new(Quota::per_minute(10)).queue(5));
+        let paid = of(TokenBucket::new(Quota::per_second(1)).queue(5));
+        let all = ["a call", "a reset", "a pause"].map(|prepare| left(&free, &paid, prepare));
+        assert_eq!(all, [9; 3], "one unit of ten is that of the first waiter: {free:?}");
+    }
+    look(|bucket| bucket);
+    look(|bucket| (bucket, FixedWindow::new(Quota::per_hour(1_000)).queue(5)));
+    look(|bucket| bucket.block_for(SECOND).after(100));
+}
+
+/// An admission adds a tier to a key with the most tiers, and so removes another. Both are undone.
+#[test]
+fn a_cancelled_admission_brings_the_tier_back_that_it_has_removed() {
+    let hourly = |limit| TokenBucket::new(Quota::per(limit, 3_600 * SECOND).unwrap()).queue(5);
+    let fast = TokenBucket::new(Quota::per(100, 10 * SECOND).unwrap()).queue(5);
+    let (limiter, clock) = tiered(hourly(101));
+    for tier in (101..132).map(hourly).chain([fast.clone()]) {
+        assert!(limiter.call("key").tier(&tier).check().is_allowed());
+    }
+    assert!(limiter.pause("key", SECOND));
+    let _first = waits(limiter.call("key").tier(&hourly(101)).acquire());
+    let second = waits(limiter.call("key").cost(9).tier(&hourly(1_000)).acquire());
+    clock.advance(SECOND);
+    // Before the second leaves, both are admitted, and the fast tier is removed, since it is fresh first.
+    drop(second);
+    let left =
+        [hourly(101), hourly(131), fast].map(|tier| limiter.call("key").tier(&tier).peek().remaining());
+    assert_eq!(left, [101 - 33, 131 - 33, 100 - 33 + 10]);
+}
+
+/// Calls that are denied between an admission and its undoing count as denials of their tier.
+#[test]
+fn denials_after_an_admission_that_is_undone_stay_counted() {
+    let of = |limit| FixedWindow::new(Quota::per_minute(limit)).queue(5).block_for(60 * SECOND).after(3);
+    let (limiter, clock) = tiered(of(1));
+    assert!(limiter.pause("key", SECOND));
+    let added = waits(limiter.call("key").tier(&of(2)).cost(2).acquire());
+    clock.advance(SECOND);
+    for _ in 0..2 {
+        // The first of them admits the waiter.
+        assert!(!limiter.call("key").tier(&of(2)).check().is_allowed());
+    }
+    drop(added);
+    assert!(limiter.call("key").cost(2).tier(&of(2)).check().is_allowed());
+    assert!(limiter.call("key").tier(&of(2)).check().is_locked_out(), "the third denial");
+}
