@@ -281,10 +281,9 @@ impl<A: StoredAlgorithm> RedisLimiter<A> {
     /// [`RateLimiter::replace`]. The states of keys are converted when the keys are next used, even by a call that is
     /// denied, and not by a peek. A key that is not used before its state expires is a new key.
     ///
-    /// Calls in progress of this process that are settled or undone later give nothing back, as in memory. Other
-    /// processes continue with their own algorithm, and the fallback with its own. If the states or the queue of
-    /// the new algorithm cannot be kept in Redis, the old algorithm stays in use, and the error is logged (feature
-    /// `tracing`).
+    /// Calls that this process has charged before, and settles later, give nothing back. Other processes continue with
+    /// their own algorithm, and the fallback with its own. If the states or the queue of the new algorithm cannot be
+    /// kept in Redis, the old algorithm stays in use, and the error is logged (feature `tracing`).
     pub fn replace(&self, algorithm: A) {
         self.shared.trips.replace(algorithm, &self.shared.name);
     }

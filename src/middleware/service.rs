@@ -69,12 +69,11 @@ where
         let mut outcomes = P::Outcomes::default();
         match policies.decide_request(infos, &request, max_wait, &mut outcomes) {
             Progress::Ready(Ok(())) => {
-                // Only a request that changes is moved before it is passed on.
-                if shared.changes_nothing(outcomes.as_ref()) {
-                    let response = self.inner.call(request);
-                    return ResponseFuture { stage: Stage::Passing { response }, shared: None };
-                }
-                let started = shared.admit(&mut request, &mut outcomes);
+                let started = if shared.changes_nothing(outcomes.as_ref()) {
+                    Nanos::ZERO
+                } else {
+                    shared.admit(&mut request, &mut outcomes)
+                };
                 if shared.passes(outcomes.as_ref()) {
                     let response = self.inner.call(request);
                     return ResponseFuture { stage: Stage::Passing { response }, shared: None };

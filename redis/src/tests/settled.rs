@@ -98,22 +98,24 @@ async fn a_settlement_after_a_replacement_gives_nothing_back() {
 
 #[tokio::test(start_paused = true)]
 async fn a_cancelled_call_gives_nothing_back_after_a_replacement() {
-    let server = Staged::new();
-    let quotas = [1_000, 10].map(Quota::per_hour);
-    let limit = limiter(&swaps(&server), FixedWindow::new(quotas[0]));
-    assert!(limit.check_n("a", 100).await.unwrap().is_allowed());
-    server.set(Mode::Withhold);
-    let call = begun(limit.check_n("a", 900));
-    settle().await;
-    // The state is read, and then written. The reply to the latter is withheld.
-    server.resume();
-    server.set(Mode::Withhold);
-    settle().await;
-    limit.replace(FixedWindow::new(quotas[1]));
-    drop(call);
-    server.resume();
-    settle().await;
-    assert!(!limit.check("a").await.unwrap().is_allowed());
+    // With the same quota, the state is not converted.
+    for replacing in [1_000, 10] {
+        let server = Staged::new();
+        let limit = limiter(&swaps(&server), FixedWindow::new(Quota::per_hour(1_000)));
+        assert!(limit.check_n("a", 100).await.unwrap().is_allowed());
+        server.set(Mode::Withhold);
+        let call = begun(limit.check_n("a", 900));
+        settle().await;
+        // The state is read, and then written. The reply to the latter is withheld.
+        server.resume();
+        server.set(Mode::Withhold);
+        settle().await;
+        limit.replace(FixedWindow::new(Quota::per_hour(replacing)));
+        drop(call);
+        server.resume();
+        settle().await;
+        assert!(!limit.check("a").await.unwrap().is_allowed(), "replaced by {replacing} per hour");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -237,8 +237,8 @@ impl<'a> Rejection<'a> {
         self.policies().iter().any(|report| report.decision().never_fits())
     }
 
-    /// Returns whether the call costs more than one of the limits can ever admit, and all limiters could decide it. That
-    /// a limiter is closed or full is more urgent to know.
+    /// Returns whether the call costs more than one of the limits can ever admit, and all limiters could decide it.
+    /// That a limiter is closed or full is more urgent to know.
     fn never_fits(&self) -> bool {
         self.unsatisfiable_cost() && !self.is_unavailable()
     }
