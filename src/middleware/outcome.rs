@@ -238,7 +238,8 @@ pub(super) fn record_end(
     }
 }
 
-/// Returns a word for the outcome of a request. If a policy denied the request, this is the word for the denial.
+/// Returns a word for the outcome of a request. If a policy denied the request, this is the word for the denial, and
+/// that of a limiter that is closed or full before any other.
 /// Otherwise, the word is for the first of these that is true of the request: denied in shadow mode, queued, admitted.
 /// Returns `None` if no policy has an outcome.
 pub(super) fn word(outcomes: &[Option<Outcome>]) -> Option<&'static str> {
@@ -250,6 +251,7 @@ pub(super) fn word(outcomes: &[Option<Outcome>]) -> Option<&'static str> {
         CallOutcome::Admitted => 0,
         CallOutcome::Queued => 1,
         CallOutcome::ShadowDenied => 2,
+        CallOutcome::Closed | CallOutcome::TableFull => 4,
         _ => 3,
     };
     outcomes.iter().flatten().map(word).max_by_key(rank).map(CallOutcome::label)

@@ -69,7 +69,7 @@ where
         let mut outcomes = P::Outcomes::default();
         match policies.decide_request(infos, &request, max_wait, &mut outcomes) {
             Progress::Ready(Ok(())) => {
-                let started = if shared.changes_nothing(outcomes.as_ref()) {
+                let started = if shared.admits_as_is(outcomes.as_ref()) {
                     Nanos::ZERO
                 } else {
                     shared.admit(&mut request, &mut outcomes)
@@ -373,18 +373,18 @@ impl<P, R> SharedPart<P, R> {
         self.responder.keep_span(request);
     }
 
-    /// Returns whether [`admit`](Self::admit) would do nothing for an admitted call, and nothing is left to do but to
-    /// pass on its response.
+    /// Returns whether [`admit`](Self::admit) would do nothing. To find that out takes less than to do nothing, for
+    /// which the reports would be made.
     #[inline(always)]
-    fn changes_nothing<Req, Res, Err>(&self, outcomes: &[Option<Outcome>]) -> bool
+    fn admits_as_is<Req, Res, Err>(&self, outcomes: &[Option<Outcome>]) -> bool
     where
         R: Responder<Req, Res, Err>,
     {
         self.responder.admits_as_is()
             && !self.is_metered
+            && !self.has_timeline
             && !observe::is_on()
             && !outcomes.iter().flatten().any(Outcome::is_shadow)
-            && self.passes(outcomes)
     }
 
     /// Returns whether nothing is left to do for an admitted call but to pass on its response.

@@ -128,6 +128,24 @@ async fn a_handler_finds_the_decisions_of_all_policies_by_name() {
     assert_eq!(text(quiet.oneshot(get("/")).await.unwrap()).await, "", "off by default");
 }
 
+/// That a limiter is closed is more urgent to know than that the request would not fit another one.
+#[tokio::test]
+async fn of_several_denials_the_response_has_that_of_a_closed_limiter() {
+    let details = || HttpResponder::new().insert_details(true);
+    let closed = || {
+        let layer = RateLimitLayer::new(Global, at_once(9)).name("closed");
+        layer.limiter().close();
+        layer
+    };
+    let small = || RateLimitLayer::new(Global, at_once(1)).name("small").cost(|_: &Http| 2);
+    let [first, last] = [
+        closed().and(small()).responder(details()).layer(service_fn(hello)).oneshot(get("/")).await,
+        small().and(closed()).responder(details()).layer(service_fn(hello)).oneshot(get("/")).await,
+    ]
+    .map(|response| response.unwrap().extensions().get::<Rejected>().unwrap().policy().to_owned());
+    assert_eq!([first, last], ["closed", "closed"]);
+}
+
 #[tokio::test]
 async fn the_response_to_a_denied_request_has_the_policy_and_the_decision() {
     let layer = RateLimitLayer::new(PeerIp::new(), at_once(9))

@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::future::{Future, Ready, ready};
 use std::hint::black_box;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
@@ -66,6 +66,7 @@ macro_rules! rows {
             RateLimitLayer::with_limiter(PeerIp::new(), limiter)
         };
         let observe = |_: &Rejection<'_>, _: &Request<Body>| {};
+        let by_hand = |limiter: RateLimiter<_>| ByHand(move |key: &IpAddr| limiter.check(key).is_allowed());
         let rows: Vec<(&str, usize, Run)> = vec![
             ("no fields", NO_FIELDS, $around!(lean())),
             ("no fields, axum_body", NO_FIELDS, $around!(lean().axum_body())),
@@ -77,6 +78,8 @@ macro_rules! rows {
                 NO_FIELDS,
                 $around!(by_counter().responder(silent).axum_body()),
             ),
+            ("by hand", NO_FIELDS, $around!(by_hand(limit().limiter().clone()))),
+            ("by hand, counter", NO_FIELDS, $around!(by_hand(by_counter().limiter().clone()))),
             ("not limited", NO_FIELDS, $around!(lean().unless(|_: &Request<Body>| true))),
             ("default", FIELDS, $around!(limit())),
             ("default, axum_body", FIELDS, $around!(limit().axum_body())),
@@ -203,6 +206,40 @@ impl Future for Answer {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         black_box(&self.rest);
         Pin::new(&mut self.response).poll(cx)
+    }
+}
+
+/// The least that a layer can do: it checks the address, and passes an admitted request on. It answers no denied one.
+#[derive(Clone)]
+struct ByHand<C>(C);
+
+impl<C: Clone, S> Layer<S> for ByHand<C> {
+    type Service = Checked<C, S>;
+
+    fn layer(&self, inner: S) -> Checked<C, S> {
+        Checked { admits: self.0.clone(), inner }
+    }
+}
+
+#[derive(Clone)]
+struct Checked<C, S> {
+    admits: C,
+    inner: S,
+}
+
+impl<C: Fn(&IpAddr) -> bool, S: Service<Request<Body>>> Service<Request<Body>> for Checked<C, S> {
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = S::Future;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: Request<Body>) -> S::Future {
+        let peer = request.extensions().get::<ConnectInfo<SocketAddr>>().expect("an address");
+        assert!((self.admits)(&peer.0.ip()), "no call is denied here");
+        self.inner.call(request)
     }
 }
 

@@ -118,7 +118,9 @@ const UNKNOWN_WAIT: u64 = 50_000_000;
 ///
 /// These guarantees require that the server's clock is not set forward, and that the process is not suspended together
 /// with its monotonic clock, as a virtual machine may be. Otherwise the units of a lease may be spent after its end.
-/// Then the excess is at most the units of the leases.
+/// Then the excess is at most the units of the leases. They also require that the server loses no state: after a
+/// `FLUSHALL`, an eviction of the key, or a failover to a replica without the latest writes, the bucket may be full
+/// again, while processes spend the units that they hold.
 ///
 /// # Memory
 ///

@@ -407,11 +407,10 @@ impl Summary {
         Some(Self { limit: report.policy().quota, remaining: decision.remaining(), time })
     }
 
-    /// Returns these values as integers of structured fields.
+    /// Returns these values with numbers that are integers of structured fields. Times are short enough.
     fn clamped(self) -> Self {
         let [limit, remaining] = [self.limit, self.remaining].map(field_values::clamp_integer);
-        let seconds = |span| field_values::clamp_integer(field_values::whole_seconds(span));
-        Self { limit, remaining, time: self.time.map(|span| Duration::from_secs(seconds(span))) }
+        Self { limit, remaining, ..self }
     }
 }
 
@@ -452,7 +451,7 @@ fn add_draft_07(headers: &mut HeaderMap, reports: &[PolicyReport<'_>], wait: Opt
     if let Some(Summary { limit, remaining, time }) = Summary::new(reports, wait).map(Summary::clamped) {
         let mut text = format!("limit={limit}, remaining={remaining}");
         if let Some(span) = time {
-            text.push_str(&format!(", reset={}", span.as_secs()));
+            text.push_str(&format!(", reset={}", field_values::whole_seconds(span)));
         }
         headers.insert(RATELIMIT, field_values::value(text.as_bytes()));
     }

@@ -291,9 +291,9 @@ impl<F, D, B> HttpResponder<F, D, B> {
     /// The time is a hint, and is sent only in `Retry-After` and `retry-after-ms`. If several policies denied the call,
     /// and the wait of some of them is known, the hint is raised to the longest known wait. The [jitter](Self::jitter)
     /// is added to the hint, and the [maximum reported wait](Self::max_reported_wait) caps the sum. A request gets no
-    /// hint if it has no valid key, if its caller is forbidden, or if it costs more than a limit can ever admit, unless
-    /// the limiter of another policy is closed or its key table is full. gRPC responses have no hint, because gRPC
-    /// clients read other fields.
+    /// hint if it has no valid key, or if its caller is forbidden. It gets none either if it costs more than a limit can
+    /// ever admit, unless the limiter of another policy is closed or its key table is full. gRPC responses have no hint,
+    /// because gRPC clients read other fields.
     #[must_use]
     pub const fn retry_after_unknown(mut self, hint: Option<Duration>) -> Self {
         self.options.retry_after_unknown = hint;
@@ -351,7 +351,8 @@ impl<F, D, B> HttpResponder<F, D, B> {
     /// [`Rejection::status`].
     ///
     /// If the request does not fit one of several policies, the whole rejection has this status, unless the limiter of
-    /// another one is closed or its key table is full.
+    /// another one is closed or its key table is full, or the rejection has the status of a
+    /// [lockout](Self::lockout_status).
     ///
     /// # Panics
     ///
@@ -815,8 +816,8 @@ impl Options {
     }
 
     /// Returns the `Retry-After` of a rejection whose wait is unknown, without jitter: the configured hint or, if it is
-    /// longer, the longest wait that is known. Returns `None` if no hint is configured, if waiting does not help, if
-    /// the call has no valid key, or if the caller is forbidden.
+    /// longer, the longest wait that is known. Returns `None` if no hint is configured, if the call never fits, if it
+    /// has no valid key, or if the caller is forbidden.
     fn hint(&self, rejection: &Rejection<'_>) -> Option<Duration> {
         if matches!(rejection, Rejection::Key(_)) || rejection.never_fits() {
             return None;
@@ -832,7 +833,7 @@ impl Options {
     /// Returns the format of the body of a rejection.
     fn format(&self, rejection: &Rejection<'_>) -> BodyFormat {
         match self.never_fits_body {
-            Some(format) if rejection.never_fits() => format,
+            Some(format) if rejection.never_fits() && self.status_of_lockout(rejection).is_none() => format,
             _ => self.body,
         }
     }

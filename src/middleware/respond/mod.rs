@@ -205,7 +205,7 @@ impl<'a> Rejection<'a> {
     /// To the function of a [custom response](crate::middleware::HttpResponder::rejection_response), returns the time
     /// that `Retry-After` reports, before it is rounded up to seconds. This time includes the
     /// [jitter](crate::middleware::HttpResponder::jitter), is at most the [maximum reported
-    /// wait](crate::middleware::HttpResponder::max_reported_wait), is never zero, and is the
+    /// wait](crate::middleware::HttpResponder::max_reported_wait) but never zero, and is the
     /// [hint](crate::middleware::HttpResponder::retry_after_unknown) if the wait is unknown.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
@@ -531,11 +531,13 @@ pub struct Rejected {
 }
 
 impl Rejected {
-    /// Returns the denial with the longest wait, or `None` if no policy denied the request.
+    /// Returns the denial of a limiter that is closed or full or, if there is none, the denial with the longest wait.
+    /// Returns `None` if no policy denied the request.
     fn new(reports: &[PolicyReport<'_>]) -> Option<Self> {
         let denials = reports.iter().filter(|report| !report.decision().is_allowed());
         let wait = |denial: &Decision| denial.retry_after().map_or(u128::MAX, |wait| wait.as_nanos());
-        let report = denials.max_by_key(|report| wait(report.decision()))?;
+        let rank = |denial: &Decision| (denial.is_unavailable(), wait(denial));
+        let report = denials.max_by_key(|report| rank(report.decision()))?;
         Some(Self { policy: report.shared_name(), decision: *report.decision() })
     }
 

@@ -12,7 +12,7 @@ use tonic_types::StatusExt;
 use tower::ServiceExt;
 use tower_throttle::algorithm::{Algorithm, Concurrency, FixedWindow, Lockout};
 use tower_throttle::key::Global;
-use tower_throttle::middleware::{HttpResponder, ResponseBody};
+use tower_throttle::middleware::{BodyFormat, HttpResponder, ResponseBody};
 use tower_throttle::{Quota, RateLimitLayer};
 
 use super::{ask, is_head_of, responses, stopped};
@@ -63,6 +63,14 @@ async fn by_default_a_lockout_is_a_429() {
     assert_eq!(answers.each_ref().map(kind), [(429, 60), (429, 3_600), (429, 3_600)]);
     let answers = denials(logins(), "application/grpc").await;
     assert_eq!(answers.map(|answer| answer.header("grpc-status").to_owned()), ["8", "8", "8"]);
+}
+
+#[tokio::test]
+async fn a_lockout_has_its_body_even_if_the_request_would_not_fit() {
+    let responder = forbidden().never_fits_body(BodyFormat::Empty);
+    let layer = logins().cost(|_: &Request<Body>| 2).responder(responder);
+    let [.., answer] = denials(layer, "text/plain").await;
+    assert_eq!((answer.status, answer.body.is_empty()), (StatusCode::FORBIDDEN, false));
 }
 
 #[tokio::test]

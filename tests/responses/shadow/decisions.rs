@@ -48,10 +48,9 @@ fn a_request_is_marked_even_if_a_responder_reports_nothing() {
     let silent = HttpResponder::new().send_headers(SendHeaders::Never).insert_extension(false);
     let layer = RateLimitLayer::new(Global, hourly(1)).shadow(&Shadow::on());
     let joined = RateLimitLayer::new(Global, hourly(9)).and(layer.clone());
-    for service in [
-        limited(layer.clone().responder(silent), marked()),
-        limited(joined.clone().responder(silent), marked()),
-    ] {
+    for service in
+        [limited(layer.clone().responder(silent), marked()), limited(joined.responder(silent), marked())]
+    {
         layer.limiter().reset(&());
         assert_eq!([(); 3].map(|()| mark(&ask(&service)).is_some()), [false, true, true]);
     }
