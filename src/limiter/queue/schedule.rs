@@ -271,7 +271,9 @@ impl<A: Algorithm> Schedule<'_, A> {
             let last = base.last_update(state);
             let mut charged_at = shared.charge_time(if last <= now { at.min(now) } else { last });
             let algorithm = tier.as_deref().unwrap_or(base);
-            if ticket <= queue.replaced_at && algorithm.peek(state, now, cost).never_fits() {
+            // A look must not advance the state, which other waiters change at the times of their slots.
+            let never_fits = || algorithm.peek(&mut state.clone(), now, cost).never_fits();
+            if ticket <= queue.replaced_at && never_fits() {
                 // It was charged less than its cost, so a settlement gives nothing back, as after a replacement.
                 charged_at.resets = 0;
             }
