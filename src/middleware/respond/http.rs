@@ -291,9 +291,9 @@ impl<F, D, B> HttpResponder<F, D, B> {
     /// The time is a hint, and is sent only in `Retry-After` and `retry-after-ms`. If several policies denied the call,
     /// and the wait of some of them is known, the hint is raised to the longest known wait. The [jitter](Self::jitter)
     /// is added to the hint, and the [maximum reported wait](Self::max_reported_wait) caps the sum. A request gets no
-    /// hint if it has no valid key, or if its caller is forbidden. It gets none either if it costs more than a limit can
-    /// ever admit, unless the limiter of another policy is closed or its key table is full. gRPC responses have no hint,
-    /// because gRPC clients read other fields.
+    /// hint if it has no valid key, or if its caller is forbidden. It gets none either if it costs more than a limit
+    /// can ever admit, unless the limiter of another policy is closed or its key table is full. gRPC responses have no
+    /// hint, because gRPC clients read other fields.
     #[must_use]
     pub const fn retry_after_unknown(mut self, hint: Option<Duration>) -> Self {
         self.options.retry_after_unknown = hint;
