@@ -298,8 +298,8 @@ impl<A: StoredAlgorithm> States<A> {
 
     /// Applies a call to the states of other quotas, after the quota of this process has decided the call. Those states
     /// are charged only as many units as they have available, so a charge makes debt only in the state of this process.
-    /// A schedule moves by the cost of the call, even if it is not due.
-    /// It is not known how many units of a call they were charged, so they get none back.
+    /// A schedule moves by the cost of the call, even if it is not due. It is not known how many units of a call they
+    /// were charged, so they get none back.
     fn follow(&mut self, call: &Operation<A>, outcome: &Outcome) {
         let now = outcome.now;
         let cost = call.cost;

@@ -149,8 +149,7 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
 
     /// Charges up to `cost` units after the fact, by a call of as many whole units as are available: a schedule moves
     /// only if its next time has come, and a unit that is partly refilled stays. Returns how many units were charged.
-    /// Of an algorithm with several limits, each is charged what is available there, and the result is the lowest
-    /// number.
+    /// Each of several limits is charged what is available there, and the result is the lowest number.
     ///
     /// Charges after the fact call this method if the limiter has a [`max_debt`](crate::limiter::Builder::max_debt) of
     /// 0.

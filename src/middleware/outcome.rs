@@ -239,9 +239,8 @@ pub(super) fn record_end(
 }
 
 /// Returns a word for the outcome of a request. If a policy denied the request, this is the word for the denial, and
-/// that of a limiter that is closed or full before any other.
-/// Otherwise, the word is for the first of these that is true of the request: denied in shadow mode, queued, admitted.
-/// Returns `None` if no policy has an outcome.
+/// that of a limiter that is closed or full before any other. Otherwise, the word is for the first of these that is
+/// true of the request: denied in shadow mode, queued, admitted. Returns `None` if no policy has an outcome.
 pub(super) fn word(outcomes: &[Option<Outcome>]) -> Option<&'static str> {
     let word = |outcome: &Outcome| match &outcome.decision {
         decision if decision.is_allowed() && decision.is_delayed() => CallOutcome::Queued,

@@ -11,10 +11,11 @@ use tower_throttle::algorithm::{
 use tower_throttle::clock::ManualClock;
 use tower_throttle::error::BoxError;
 use tower_throttle::key::Global;
-use tower_throttle::limiter::{Acquire, Acquired, Attempt, LimiterFor, Reservation};
+use tower_throttle::limiter::{Acquire, Attempt, Reservation};
 use tower_throttle::stats::UnitStats;
 use tower_throttle::{ErrorResponder, Quota, RateLimitLayer, RateLimiter};
 
+use crate::support::calls::acquire;
 use crate::support::{PolledByHand, Random, limiter, scaled, waits};
 
 const MS: Duration = Duration::from_millis(1);
@@ -188,12 +189,10 @@ fn admitted_after<A: Algorithm>(
     cost: u64,
     wait: Duration,
 ) -> Reservation {
-    let attempt = Attempt::new(cost).wait().with_reservation();
-    let Acquired::Pending(call) = LimiterFor::acquire(limiter, "key", attempt) else { unreachable!() };
-    let mut call = waits(call);
+    let mut call = waits(acquire(limiter, "key", Attempt::new(cost).with_reservation()));
     clock.advance(wait);
     assert!(call.run());
-    let (decision, reservation) = call.output.unwrap().unwrap().into_parts();
+    let (decision, reservation) = call.output.unwrap();
     assert!(decision.is_allowed());
     reservation
 }

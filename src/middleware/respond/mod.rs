@@ -238,7 +238,7 @@ impl<'a> Rejection<'a> {
     }
 
     /// Returns whether the call costs more than one of the limits can ever admit, and all limiters could decide it.
-    /// That a limiter is closed or full is more urgent to know.
+    /// A limiter that is closed or full is more urgent to know.
     fn never_fits(&self) -> bool {
         self.unsatisfiable_cost() && !self.is_unavailable()
     }
